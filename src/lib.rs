@@ -10,6 +10,7 @@
 //!   queues, tokens. Its [`time`] reads the kernel's clocks; no other module does.
 //! - `common`, a crate of its own, has what the program and its crates need alike: `shares` counts
 //!   what each identity takes of limited tables.
+//! - `kernel`, a crate of its own, speaks the FUSE protocol and serves any file system.
 //! - [`base`] has the version of this build and random ids.
 //! - `log_output` writes the log as text or JSON, and never blocks a caller.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.

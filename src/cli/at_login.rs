@@ -4,10 +4,10 @@
 use super::argument_types::{absolute, directory_variable, variable};
 use super::exit::{CliError, CliResult};
 use super::output;
-use crate::fuse::kernel::machine_facts::{is_root, own_uid};
 use crate::storage::atomic_file::{Durable, replace};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, Command};
+use kernel::machine_facts::{is_root, own_uid};
 use serde_json::{Value, json};
 use std::env;
 use std::ffi::{OsStr, OsString};

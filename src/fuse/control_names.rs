@@ -5,9 +5,9 @@
 //! `status/`, `content/` and `wait/`.
 
 use crate::engine::{LockName, LockView, NameError};
-use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::lock_nodes::wrong_name;
 use crate::fuse::refusals::errno_of_name;
+use kernel::file_system::Errno;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 

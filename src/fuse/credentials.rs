@@ -3,12 +3,12 @@
 
 use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
-use crate::fuse::kernel::file_system::Requester;
-use crate::fuse::kernel::handles::Numbered;
-use crate::fuse::kernel::interrupts::status_text;
 use crate::fuse::mount_config::{ClientScope, MountConfig};
 use crate::holder_id::{Maker, pidfd_of, session_of};
 use crate::time::{Span, Time, boot_now};
+use kernel::file_system::Requester;
+use kernel::handles::Numbered;
+use kernel::interrupts::status_text;
 use nix::unistd::{Uid, User};
 use parking_lot::Mutex;
 use std::cell::RefCell;

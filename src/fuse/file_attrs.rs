@@ -4,10 +4,10 @@
 use crate::engine::{FileAttrs, FileType, Holder, Lease, LockView, ReadMode, Tenure, Token};
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::inodes::{LockNode, TOP};
-use crate::fuse::kernel::file_system::{FileAttr, INodeNo, NodeType};
 use crate::fuse::mount_config::ReadContent;
 use crate::service::LockService;
 use crate::time::{Time, Wall};
+use kernel::file_system::{FileAttr, INodeNo, NodeType};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -17,10 +17,10 @@ use crate::engine::{
     Phase, QueuePolicy, Reason, Refusal, Release, Tenure,
 };
 use crate::fuse::control_names::ControlFile;
-use crate::fuse::kernel::file_system::PollEvents;
-use crate::fuse::kernel::handles::{Full, Pool, Share};
-use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::task::{Pending, Promise, pending, spawn};
+use kernel::file_system::PollEvents;
+use kernel::handles::{Full, Pool, Share};
+use kernel::notifications::PollWaker;
+use kernel::task::{Pending, Promise, pending, spawn};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::{LastSeen, OpenFile, OpenFiles, OpenTarget};
 use crate::fuse::posix_locks::PosixLocks;
@@ -28,6 +28,10 @@ use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
 use crate::service::{CacheableView, LockService, ParentCheck, RequestError, Retry, Unavailable};
 use crate::time::Span;
+use kernel::file_system::PollEvents;
+use kernel::handles::{Full, Pool, Share};
+use kernel::notifications::PollWaker;
+use kernel::task::{Pending, Promise, pending};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap};
 use std::io;

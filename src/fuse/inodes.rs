@@ -13,7 +13,7 @@
 
 use crate::engine::{FileType, LockName, NameError, Token};
 use crate::fuse::control_names::ControlFile;
-use crate::fuse::kernel::handles::{Named, Numbered};
+use kernel::handles::{Named, Numbered};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -10,10 +10,10 @@
 
 use crate::engine::{EventKind, LockName};
 use crate::fuse::inodes::TOP;
-use crate::fuse::kernel::file_system::UntilReplied;
-use crate::fuse::kernel::notifications::{Invalidator, StaleName};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::service::event_log::EventWatch;
+use kernel::file_system::UntilReplied;
+use kernel::notifications::{Invalidator, StaleName};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

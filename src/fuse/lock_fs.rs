@@ -8,18 +8,6 @@ use crate::fuse::control_names::{ControlFile, LockFact};
 use crate::fuse::credentials;
 use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::NodePlace;
-use crate::fuse::kernel::file_system::{
-    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
-    PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
-};
-use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::machine_facts::own_uid;
-use crate::fuse::kernel::notifications::Invalidator;
-use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::session;
-pub use crate::fuse::kernel::session::MountError;
-use crate::fuse::kernel::session::{MountRequest, SessionKind};
-pub use crate::fuse::kernel::session::{Mounted, Unmounted, check};
 use crate::fuse::lock_nodes::FOREVER;
 pub use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
 use crate::fuse::mount_parts::Mount;

@@ -1,7 +1,7 @@
 //! The FUSE front end: turns file operations into requests to the lock service, and the service's
 //! answers into errnos, attributes and directory entries.
 //!
-//! `kernel` speaks the FUSE protocol and serves any file system. Above it, `lock_fs` is the file
+//! The crate `kernel` speaks the FUSE protocol and serves any file system. `lock_fs` is the file
 //! system of locks: it passes each operation to its implementation in `ops`, `posix_locks` or
 //! `control_files`. None of these modules decides which client may hold a lock: each parses its
 //! request, calls the lock service, and maps a refusal to an errno by the one table in `errno`.
@@ -17,7 +17,6 @@
 //! `posix_locks` and `control_files` implement them, and `lock_fs` dispatches them, and mounts what
 //! `mount_config` describes.
 
-pub mod kernel;
 pub mod mount_config;
 pub(crate) mod credentials;
 mod refusals;

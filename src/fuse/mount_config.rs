@@ -1,8 +1,8 @@
 //! The configuration of a mount.
 
 use crate::engine::{ClientId, Grace, Ttl};
-pub use crate::fuse::kernel::machine_facts::Users;
 use crate::shares::SharePercent;
+pub use kernel::machine_facts::Users;
 use std::path::PathBuf;
 
 /// The configuration of one mount.

@@ -45,15 +45,20 @@ use crate::engine::{
 };
 use crate::fuse::control_names::{ControlFile, ControlPage, LockReport};
 use crate::fuse::credentials::Caller;
-use crate::fuse::kernel::file_system::{DirEntry, Done, Errno, PollEvents, ReadBytes, ReadRequest};
-use crate::fuse::kernel::handles::{Full, HandleNumbers, Handles, Pool, Share, Shares};
-use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
-use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::task::{Pending, Promise, pending};
+use kernel::file_system::{DirEntry, Done, Errno, PollEvents, ReadBytes, ReadRequest};
+use kernel::handles::{Full, HandleNumbers, Handles, Pool, Share, Shares};
+use kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
+use kernel::notifications::PollWaker;
+use kernel::task::{Pending, Promise, pending};
 use crate::fuse::refusals::Refusals;
 use crate::service::event_log::EventWatch;
 use crate::service::{LockService, SessionOwner};
 use crate::status::{event_of, lost};
+use kernel::file_system::{DirEntry, Done, Errno, PollEvents, ReadBytes, ReadRequest};
+use kernel::handles::{Full, HandleNumbers, Handles, Pool, Share, Shares};
+use kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
+use kernel::notifications::PollWaker;
+use kernel::task::{Pending, Promise, pending};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
@@ -950,7 +955,7 @@ mod repeated_opens_tests {
 #[cfg(test)]
 mod dir_reading_tests {
     use super::*;
-    use crate::fuse::kernel::file_system::NodeType;
+    use kernel::file_system::NodeType;
     use std::ffi::OsString;
 
     /// Reads pages in a test until one contains `index`, as if the engine had `count` names.

@@ -11,10 +11,12 @@ use crate::engine::{
     ClientId, Conflict, LockName, LockView, NameError, Phase, Reason, Refusal, RefusalKind, Way,
 };
 use crate::fuse::credentials::Caller;
-use crate::fuse::kernel::file_system::Errno;
-use crate::fuse::kernel::handles::{Full, Named};
+use kernel::file_system::Errno;
+use kernel::handles::{Full, Named};
 use crate::service::{AuditEntry, LockService, RefusedRequest, RequestError};
 use crate::time::Wall;
+use kernel::file_system::Errno;
+use kernel::handles::{Full, Named};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::Path;

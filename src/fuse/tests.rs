@@ -3,14 +3,6 @@
 
 use crate::engine::{Answer, ClientId, Command, LockName, Op, Rules};
 use crate::fuse::inodes::TOP;
-use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::file_system::{
-    Errno, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags,
-    PollEvents, ReadRequest, RenameFlags, Requester, SetAttrs, TimeOrNow, WriteRequest,
-};
-use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::notifications::{Invalidator, Stale};
-use crate::fuse::kernel::task::{block_on, spawn};
 use crate::fuse::lock_fs::LockFs;
 use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
 use crate::fuse::posix_locks::file_locks;

@@ -23,7 +23,7 @@ const SHORT_FILES: &[&str] = &[
     "src/base.rs",
     "src/cli/doctor/finding.rs",
     "src/common/error_text.rs",
-    "src/fuse/kernel/machine_facts.rs",
+    "src/kernel/machine_facts.rs",
     "src/fuse/mount_config.rs",
     "src/guard/fuzz.rs",
     "src/server/http/fuzz.rs",
@@ -59,12 +59,12 @@ const WIDE_TYPES: &[&str] = &[
 /// The maximum number of imports in `src` that point against the reading order of the modules,
 /// which is the order of their `mod` lines. A folder is read as a whole, so that two folders which
 /// use each other count more than they would file by file.
-const UPWARD_ARROWS_MAX: usize = 52;
+const UPWARD_ARROWS_MAX: usize = 50;
 /// The same of the simulator.
 const SIM_UPWARD_ARROWS_MAX: usize = 4;
 /// The maximum number of imports within `src/fuse` that point against the reading order of the
 /// modules, which is the order of their `mod` lines.
-const FUSE_UPWARD_ARROWS_MAX: usize = 4;
+const FUSE_UPWARD_ARROWS_MAX: usize = 1;
 /// The maximum number of files of `src/fuse` in one import cycle.
 const FUSE_CIRCLE_MAX: usize = 5;
 
@@ -74,7 +74,7 @@ const SIMULATOR: &str = "tests/sim/";
 const ENGINE: &str = "src/engine/";
 /// The crates below the program, each with the maximum number of its imports against the reading
 /// order.
-const LOWER_CRATES: &[(&str, usize)] = &[("src/common/", 0), (ENGINE, 3)];
+const LOWER_CRATES: &[(&str, usize)] = &[("src/common/", 0), (ENGINE, 3), ("src/kernel/", 2)];
 /// The file that reads the clocks.
 const ENGINE_TIME: &str = "src/engine/time.rs";
 
@@ -584,9 +584,10 @@ fn the_engine_imports_std_only() {
     });
 }
 
-/// Third-party crates, and for each the folders of the source tree whose files may name it.
+/// Crates, and for each the folders of the source tree whose files may name it.
 const OWNED: &[(&str, &str)] = &[
-    ("fuser", "src/fuse/kernel/"),
+    // The view alone uses the FUSE protocol; the other parts of a guard are tested without a mount.
+    ("kernel", "src/holder_id.rs, src/fuse/, src/guard/view/, src/cli/"),
     ("clap", "src/cli/"),
     ("axum", "src/server/http/"),
     ("openraft", "src/raft/"),
@@ -612,20 +613,17 @@ fn suites_that_cargo_leaves_out_are_run_by_the_script() {
 
 #[test]
 fn crates_have_one_owner() {
-    none(
-        "fuser is named in src/fuse/kernel only, clap in src/cli only, axum in src/server/http",
-        |source, found| {
-            for (number, line) in source.code().filter(|_| source.is_in("src/")) {
-                for (name, folder) in OWNED {
-                    let path = format!("{name}::");
-                    let is_owner = folder.split(", ").any(|folder| source.is_in(folder));
-                    if has_word(line, name) && line.contains(&path) && !is_owner {
-                        found(number, line.trim());
-                    }
+    none("clap is named in src/cli only, axum in src/server/http", |source, found| {
+        for (number, line) in source.code().filter(|_| source.is_in("src/")) {
+            for (name, folder) in OWNED {
+                let path = format!("{name}::");
+                let is_owner = folder.split(", ").any(|folder| source.is_in(folder));
+                if has_word(line, name) && line.contains(&path) && !is_owner {
+                    found(number, line.trim());
                 }
             }
-        },
-    );
+        }
+    });
 }
 
 /// Terms of the field, each with the file that implements it. The term must occur in the name of
@@ -643,8 +641,8 @@ const FIELD_WORDS: &[(&str, &str)] = &[
     ("latency", "src/raft/store/log.rs"),
     ("stale read", "src/service/paging.rs"),
     ("idempotency", "src/engine/values/idempotency.rs"),
-    ("invalidation", "src/fuse/kernel/notifications.rs"),
-    ("interrupts", "src/fuse/kernel/interrupts.rs"),
+    ("invalidation", "src/kernel/notifications.rs"),
+    ("interrupts", "src/kernel/interrupts.rs"),
     ("deadlock", "src/fuse/posix_locks/table/engine_events.rs"),
     ("deadlock", "src/mutex/thread_ownership.rs"),
     ("fsync", "src/raft/store/log.rs"),

@@ -5,8 +5,8 @@
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::engine::RefusalKind;
-use crate::fuse::kernel::mountinfo;
 use crate::time::Span;
+use kernel::mountinfo;
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};

@@ -5,11 +5,11 @@
 use super::finding::Finding;
 use super::folder_site::FolderSite;
 use crate::base::said;
-use crate::fuse::kernel::machine_facts::is_root;
-use crate::fuse::kernel::machine_facts::request_timeout;
-use crate::fuse::kernel::machine_facts::{DEVICE, HELPER};
 use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
 use crate::time::{Span, Wall, boot_now};
+use kernel::machine_facts::is_root;
+use kernel::machine_facts::request_timeout;
+use kernel::machine_facts::{DEVICE, HELPER};
 use std::fs;
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;

@@ -16,14 +16,14 @@ use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::guard::guard_parts::PlaceArgs;
 use crate::cli::output;
 use crate::engine::RefusalKind;
-#[cfg(target_os = "linux")]
-use crate::fuse::kernel::machine_facts::own_uid;
-#[cfg(target_os = "linux")]
-use crate::fuse::kernel::mountinfo::{self, MountPoint};
 use crate::guard::folder::folder_record::FolderRecord;
 use crate::guard::without_view::socket_path;
 use crate::storage::atomic_file::{Durable, replace};
 use crate::time::Span;
+#[cfg(target_os = "linux")]
+use kernel::machine_facts::own_uid;
+#[cfg(target_os = "linux")]
+use kernel::mountinfo::{self, MountPoint};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::ffi::OsString;

@@ -7,11 +7,11 @@
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard::endpoint::{AnswerWait, parsed, progress_of};
 use crate::cli::output;
-use crate::fuse::kernel::child_call::{ANSWER_BYTES_MAX, ChildCall};
-use crate::fuse::kernel::mountinfo::MountPoint;
-use crate::fuse::kernel::{device, mountinfo};
 use crate::holder_id::ProcessStart;
 use crate::time::Span;
+use kernel::child_call::{ANSWER_BYTES_MAX, ChildCall};
+use kernel::mountinfo::MountPoint;
+use kernel::{device, mountinfo};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

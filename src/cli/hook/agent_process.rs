@@ -46,7 +46,7 @@ impl WatchedProcess {
     #[cfg(target_os = "linux")]
     pub(super) fn has_ended_within(self, patience: Span) -> bool {
         use rustix::event::{PollFd, PollFlags, poll};
-        let Ok(process) = crate::holder_id::pidfd_of(self.0.pid) else { return true };
+        let Ok(process) = kernel::process_start::pidfd_of(self.0.pid) else { return true };
         if !self.0.runs() {
             return true;
         }

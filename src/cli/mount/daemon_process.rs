@@ -5,9 +5,9 @@
 //! directory ends it and takes over.
 
 use crate::cli::connect::mount_client::{ControlFileClient, LockClient as _};
-use crate::fuse::kernel::machine_facts::DEVICE;
-use crate::fuse::kernel::mountinfo;
-use crate::fuse::kernel::mountinfo::{Life, MountPoint};
+use kernel::machine_facts::DEVICE;
+use kernel::mountinfo;
+use kernel::mountinfo::{Life, MountPoint};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::{File, OpenOptions, TryLockError};

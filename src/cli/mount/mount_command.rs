@@ -22,9 +22,6 @@ use crate::cli::{output, signals};
 use crate::client::{Remote, Terms};
 use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
-use crate::fuse::kernel::device::Gone;
-use crate::fuse::kernel::machine_facts::{is_root, own_uid};
-use crate::fuse::kernel::mountinfo;
 use crate::fuse::lock_fs;
 use crate::fuse::lock_fs::{
     ClientScope, HoldBy, MountConfig, MountError, Mounted, ReadContent, Unmounted, Users,
@@ -34,6 +31,9 @@ use crate::raft::Stop;
 use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::service::LockService;
 use clap::ValueEnum;
+use kernel::device::Gone;
+use kernel::machine_facts::{is_root, own_uid};
+use kernel::mountinfo;
 use serde_json::Value;
 use std::io;
 use std::io::IsTerminal;

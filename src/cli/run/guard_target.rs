@@ -23,9 +23,9 @@ use crate::cli::run::run_command::{
     CommandEnd, NOTICE_AFTER_STEAL, RunArgs, Watched, code_of, not_run, run_on_lost,
 };
 use crate::engine::Ttl;
-#[cfg(target_os = "linux")]
-use crate::fuse::kernel::mountinfo;
 use crate::time::{Span, Time, boot_now};
+#[cfg(target_os = "linux")]
+use kernel::mountinfo;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 #[cfg(target_os = "linux")]

@@ -7,10 +7,6 @@ use crate::fuse::control_files::{ctl, mount_pages, wait_files};
 use crate::fuse::control_names::{ControlFile, ControlPage, LockFact, LockReport, README};
 use crate::fuse::control_names::{SpelledName, events, reported};
 use crate::fuse::credentials::Caller;
-use crate::fuse::kernel::file_system::{
-    DirEntry, Errno, NodeEntry, NodeType, Opened, OpenedFlags, ReadBytes, ReadRequest,
-};
-use crate::fuse::kernel::handles::Pool;
 use crate::fuse::lock_nodes::content_bytes;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::EventStream;
@@ -19,6 +15,10 @@ use crate::fuse::refusals;
 use crate::fuse::refusals::Act;
 use crate::fuse::refusals::Why;
 use crate::status::{lasting, pretty, status_of};
+use kernel::file_system::{
+    DirEntry, Errno, NodeEntry, NodeType, Opened, OpenedFlags, ReadBytes, ReadRequest,
+};
+use kernel::handles::Pool;
 use std::ffi::OsStr;
 use std::sync::Arc;
 

@@ -17,15 +17,15 @@ use crate::fuse::control_files::mount_pages;
 use crate::fuse::credentials::{Caller, parent_of};
 use crate::fuse::file_attrs::attrs_of_new;
 use crate::fuse::file_waits::FileWaitEnd;
-use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest};
-use crate::fuse::kernel::handles::Pool;
-use crate::fuse::kernel::task::{Pending, spawn};
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::OpenFile;
 use crate::fuse::process::lease_users::{ProcessHandle, kind_of};
 use crate::fuse::refusals::Act;
 use crate::service::{List, ListPage, ListedNames, RequestError, Retry, Unavailable};
 use crate::time::{Span, Time, Wall};
+use kernel::file_system::{Errno, ReadBytes, ReadRequest};
+use kernel::handles::Pool;
+use kernel::task::{Pending, spawn};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 

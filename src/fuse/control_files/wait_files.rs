@@ -14,10 +14,6 @@ use crate::engine::{
 use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs::attrs_of_new;
 use crate::fuse::file_waits::FileWaitEnd;
-use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest};
-use crate::fuse::kernel::handles::Pool;
-use crate::fuse::kernel::task::Pending;
-use crate::fuse::kernel::task::spawn;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::HeldRead;
 use crate::fuse::open_files::WaitState;
@@ -26,6 +22,10 @@ use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;
 use crate::service::{RequestError, Retry};
 use crate::status::{pretty, status_of};
+use kernel::file_system::{Errno, ReadBytes, ReadRequest};
+use kernel::handles::Pool;
+use kernel::task::Pending;
+use kernel::task::spawn;
 use std::sync::Arc;
 
 /// The permission bits of the file of a lock that was granted through `.latchfs/wait`.

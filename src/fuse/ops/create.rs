@@ -9,14 +9,14 @@ use crate::engine::{
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs::attrs_of_new;
-use crate::fuse::kernel::file_system::{Errno, NameIn, NodeEntry, Opened, OpenedFlags};
-use crate::fuse::kernel::handles::Pool;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::OpenFile;
 use crate::fuse::ops::setattr::{lost, truncate_at_open, truncates};
 use crate::fuse::process::lease_users::{LeaseUse, ProcessHandle};
 use crate::fuse::refusals::Act;
 use crate::service::RequestError;
+use kernel::file_system::{Errno, NameIn, NodeEntry, Opened, OpenedFlags};
+use kernel::handles::Pool;
 use std::ffi::OsStr;
 use std::sync::Arc;
 

@@ -5,8 +5,6 @@ use crate::engine::values::details::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
 use crate::fuse::control_names::report_of;
 use crate::fuse::credentials::Caller;
-use crate::fuse::kernel::file_system::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest};
-use crate::fuse::kernel::handles::Pool;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{MessageEnd, OpenAccess, OpenFile};
 use crate::fuse::ops::lease_change;
@@ -19,6 +17,8 @@ use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;
 use crate::service::RequestError;
 use crate::status::{pretty, status_of};
+use kernel::file_system::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest};
+use kernel::handles::Pool;
 use std::sync::Arc;
 
 /// Opens a lock that the kernel has looked up already. If its name has vanished since, the

@@ -14,7 +14,6 @@ use crate::engine::{
 use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs::{NodeState, chosen_mode};
 use crate::fuse::inodes::{LockNode, NodeLink};
-use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{OpenAccess, OpenFile};
 use crate::fuse::process::lease_users::ProcessHandle;
@@ -22,6 +21,7 @@ use crate::fuse::refusals::{Act, in_the_way};
 use crate::service::Retry;
 use crate::time::Wall;
 use futures_util::future::join_all;
+use kernel::file_system::Errno;
 use serde_json::Value;
 use std::sync::Arc;
 

@@ -7,8 +7,6 @@ use crate::engine::{
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::LockNode;
-use crate::fuse::kernel::file_system::NameIn;
-use crate::fuse::kernel::file_system::{Errno, NodeEntry};
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;

@@ -8,15 +8,15 @@ use crate::fuse::control_names::{ControlFile, LockFact};
 use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs;
 use crate::fuse::inodes::{LockNode, NodePlace};
-use crate::fuse::kernel::file_system::{
-    DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, NodeAttr, NodeEntry, NodeType,
-    Opened, OpenedFlags, ReadBytes,
-};
 use crate::fuse::lock_nodes::wrong_name;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{DirMark, DirReading, OpenDir, PAGE, PageFound};
 use crate::fuse::refusals::{Act, errno_of_lookup};
 use crate::service::{Children, ListPage, RequestError};
+use kernel::file_system::{
+    DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, NodeAttr, NodeEntry, NodeType,
+    Opened, OpenedFlags, ReadBytes,
+};
 use std::ffi::OsStr;
 use std::sync::Arc;
 

@@ -10,7 +10,6 @@ use crate::engine::{
 };
 use crate::fuse::control_names::LockFact;
 use crate::fuse::credentials::Caller;
-use crate::fuse::kernel::file_system::{Errno, NameIn, RenameFlags};
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::refusals::{Act, Refusals};

@@ -4,12 +4,12 @@ use crate::control::control_request::{checked_note, short};
 use crate::engine::{Firm, LockView, Ttl};
 use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::NodePlace;
-use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::ops::lease_change;
 use crate::fuse::ops::lease_change::{LeaseChange, TimesChange, meant_by_path};
 use crate::fuse::refusals::Act;
 use crate::status::lasting;
+use kernel::file_system::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 

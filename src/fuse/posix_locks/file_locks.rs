@@ -9,9 +9,9 @@ use crate::engine::{
 };
 use crate::fuse::credentials::{Caller, Callers, descends_from};
 use crate::fuse::file_attrs::attrs_of_new;
-use crate::fuse::kernel::file_system::{Errno, LockFound, LockRequest};
-use crate::fuse::kernel::handles::Pool;
-use crate::fuse::kernel::task::{Pending, block_on, pending};
+use kernel::file_system::{Errno, LockFound, LockRequest};
+use kernel::handles::Pool;
+use kernel::task::{Pending, block_on, pending};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFile;
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner, TO_END};

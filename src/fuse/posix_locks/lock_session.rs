@@ -18,9 +18,9 @@ use crate::engine::{
     Answer, Event, EventKind, Lease, LeaseKey, LockName, Op, OpenId, Ownership, SessionId,
     TenureEnd, Token,
 };
-use crate::fuse::kernel::file_system::Errno;
-use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
-use crate::fuse::kernel::task::{Promise, spawn};
+use kernel::file_system::Errno;
+use kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
+use kernel::task::{Promise, spawn};
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::posix_locks::table::{Call, Effect, Found, No, Recall, RequestedLease, Table};

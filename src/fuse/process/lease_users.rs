@@ -13,12 +13,12 @@ use crate::engine::{
     Token,
 };
 use crate::fuse::credentials::{Caller, Callers, ids_of, is_alive};
-use crate::fuse::kernel::file_system::Errno;
-use crate::fuse::kernel::handles::{Named, Pool, Share, Shares};
 use crate::holder_id::{Maker, pidfd_of, start_of};
 use crate::service::LockService;
 use crate::service::event_log::EventWatch;
 use crate::time::{Span, Time, boot_now, this_boot};
+use kernel::file_system::Errno;
+use kernel::handles::{Named, Pool, Share, Shares};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::OwnedFd;

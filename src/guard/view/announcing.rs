@@ -3,9 +3,6 @@
 
 use super::folder_view::{FolderView, MayWait, errno};
 use crate::base::said;
-use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::file_system::{Errno, Requester};
-use crate::fuse::kernel::handles::Pool;
 use crate::guard::disk::linux_disk::{stat, stat_in};
 use crate::guard::disk::operations::FileStat;
 use crate::guard::stage::staged_file::SaveState;
@@ -13,6 +10,9 @@ use crate::guard::tenures::wishes::Denied;
 use crate::guard::view::parts::open_file::KernelWait;
 use crate::guard::view::parts::open_file::OpenFile;
 use crate::time::Span;
+use kernel::file_system::Done;
+use kernel::file_system::{Errno, Requester};
+use kernel::handles::Pool;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;

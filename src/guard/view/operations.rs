@@ -1,18 +1,18 @@
 //! The operations of the view as the kernel requests them.
 
 use super::folder_view::FolderView;
-use crate::fuse::kernel::file_system::{
-    DirPage, Errno, FileOffset, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr,
-    NodeEntry, Opened, PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs,
-    WriteRequest,
-};
-use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::notifications::Invalidator;
-use crate::fuse::kernel::notifications::PollWaker;
 use crate::guard::stage::gate::CACHED_FOR;
 use crate::guard::view::parts::open_file::Content;
 use crate::guard::view::parts::record_nodes::LOCKS_INO;
 use crate::guard::view::parts::second_opens::Needs;
+use kernel::file_system::{
+    DirPage, Errno, FileOffset, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr,
+    NodeEntry, Opened, PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs,
+    WriteRequest,
+};
+use kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
+use kernel::notifications::Invalidator;
+use kernel::notifications::PollWaker;
 use rustix::fs::XattrFlags;
 use std::ffi::OsStr;
 

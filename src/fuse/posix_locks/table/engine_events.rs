@@ -12,12 +12,12 @@ use crate::engine::{
     Acquire, Answer, ClientId, LeaseKey, Leave, LeaveReason, LockName, Mode, Op, OpenId, Outcome,
     Ownership, Release, Ticket, Token,
 };
-use crate::fuse::kernel::interrupts::WaitStatus;
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
 use crate::fuse::posix_locks::table::table_state::{
     Ask, Asking, Attempt, Call, Early, Effect, File, Found, Held, LinkedLeases, No, Recall, Table,
     Waits, Wants, answer,
 };
+use kernel::interrupts::WaitStatus;
 use std::collections::HashSet;
 
 impl<R> Table<R> {

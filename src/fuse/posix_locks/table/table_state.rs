@@ -13,8 +13,8 @@ use crate::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenId, Ownership, Patch,
     QueuePolicy, Reason, Refusal, Release, SessionId, Ticket, Token,
 };
-use crate::fuse::kernel::handles::{Numbered, Numbers};
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner, Ranges};
+use kernel::handles::{Numbered, Numbers};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A program's request for a lock.

@@ -6,11 +6,11 @@ use crate::engine::{
     Acquire, Answer, ClientId, Engine, EventKind, IfExists, LeaseKey, LockName, LockView, Mode,
     Move, Op, Ownership, Patch, Release, TenureEnd,
 };
-use crate::fuse::kernel::interrupts::WaitStatus;
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
 use crate::fuse::posix_locks::table::tests::engine_with_session;
 use crate::fuse::posix_locks::table::*;
 use crate::time::Time;
+use kernel::interrupts::WaitStatus;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const FILE: u64 = 7;

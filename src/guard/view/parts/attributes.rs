@@ -3,13 +3,11 @@
 //! Makes the files of programs as the folder's own file system would: with their owners, modes and
 //! ACLs.
 
-use crate::fuse::kernel::file_system::{
-    Done, Errno, FileAttr, INodeNo, NewMode, NodeType, Requester,
-};
-use crate::fuse::kernel::machine_facts::is_root;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::linux_disk::{copy_permissions, path_of, stat};
 use crate::guard::disk::operations::Place;
+use kernel::file_system::{Done, Errno, FileAttr, INodeNo, NewMode, NodeType, Requester};
+use kernel::machine_facts::is_root;
 use rustix::fs::{FileType, Gid, Mode, OFlags, Statx, StatxTimestamp, Uid};
 use std::fs::File;
 use std::io;

@@ -8,17 +8,17 @@ use super::attributes::{ROOT, SNAPSHOTS};
 use super::record_nodes::{is_of_records, locks_entry, record_type};
 use crate::auth::FolderAct;
 use crate::engine::RefusalKind;
-use crate::fuse::kernel::file_system::{
-    DirEntry, Done, Errno, FileAttr, INodeNo, NameIn, NodeAttr, NodeEntry, NodeType, Requester,
-};
-use crate::fuse::kernel::handles::{Full, Share};
-use crate::fuse::kernel::machine_facts::own_uid;
 use crate::guard::guard_request::REQUEST_BYTES_MAX;
 use crate::guard::lock::asking::LockUse;
 use crate::guard::tenures::tenure_events::{EventPosition, EventQueue, TenureEvent};
 use crate::guard::view::parts::open_file::KernelWait;
 use crate::holder_id::LoginSession;
 use crate::time::Wall;
+use kernel::file_system::{
+    DirEntry, Done, Errno, FileAttr, INodeNo, NameIn, NodeAttr, NodeEntry, NodeType, Requester,
+};
+use kernel::handles::{Full, Share};
+use kernel::machine_facts::own_uid;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;

@@ -7,7 +7,6 @@
 //!
 //! The space of the local files of a view: bytes on the disk and names, by the users who made them.
 
-use crate::fuse::kernel::machine_facts::{is_root, own_uid};
 use crate::guard::disk::linux_disk::{
     allocated_in, each_entry, id_in, list, open_below, stat, stat_at,
 };
@@ -18,6 +17,7 @@ use crate::guard::view::parts::attributes::copy_attributes;
 use crate::guard::view::parts::nodes::name_of;
 use crate::guard::write_policy::PathPatterns;
 use crate::shares::{Charges, TableFull, TableShare, UserLimits, UserTable};
+use kernel::machine_facts::{is_root, own_uid};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Statx};
 use std::collections::{HashMap, HashSet};

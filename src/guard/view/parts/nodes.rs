@@ -4,11 +4,11 @@
 use super::attributes::{ChangeTime, ROOT, SNAPSHOTS};
 use super::close_rule::Saving;
 use super::open_file::OpenFile;
-use crate::fuse::kernel::file_system::{Errno, NameIn};
 use crate::guard::disk::operations::FileId;
 use crate::guard::folder_snapshot::snapshot_store::TREE;
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::tenure::TenureId;
+use kernel::file_system::{Errno, NameIn};
 use parking_lot::Mutex;
 use rustix::fs::Statx;
 use std::collections::HashMap;

@@ -2,9 +2,9 @@
 
 use crate::auth::FolderAct;
 use crate::engine::Token;
-use crate::fuse::kernel::file_system::{DirEntry, NodeType, Requester};
 use crate::guard::lock::lock_record::HolderProof;
 use crate::holder_id::ProcessStart;
+use kernel::file_system::{DirEntry, NodeType, Requester};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::sync::Arc;

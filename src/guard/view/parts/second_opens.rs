@@ -6,9 +6,9 @@
 //! a new version of a file that other programs have open: the new version needs a node of its own.
 
 use super::nodes::NodeName;
-use crate::fuse::kernel::file_system::NameIn;
-use crate::fuse::kernel::file_system::Requester;
 use crate::time::{Span, Time, boot_now};
+use kernel::file_system::NameIn;
+use kernel::file_system::Requester;
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -4,7 +4,6 @@
 //! Tells the guard which versions of files the programs of the view have left, and tells the
 //! programs which foreign versions were put aside.
 
-use crate::fuse::kernel::file_system::{Done, Errno, Requester};
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
 use crate::guard::disk::linux_disk::{stat, stat_in};
@@ -19,6 +18,7 @@ use crate::guard::view::parts::attributes::ChangeTime;
 use crate::guard::view::parts::close_rule::{OnClose, Saving};
 use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
 use crate::time::Wall;
+use kernel::file_system::{Done, Errno, Requester};
 use rustix::fs::Statx;
 use serde_json::json;
 use std::fmt::Display;

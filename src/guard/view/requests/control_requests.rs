@@ -10,12 +10,6 @@
 use super::open::writes;
 use crate::auth::{Extent, FolderAct, FolderUser, TenureOf};
 use crate::engine::Ttl;
-use crate::fuse::kernel::file_system::{
-    Done, Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester,
-};
-use crate::fuse::kernel::handles::{Full, Pool};
-use crate::fuse::kernel::machine_facts::own_uid;
-use crate::fuse::kernel::task::pending;
 use crate::guard::guard_request::{GuardRequest, refused};
 use crate::guard::tenure::{Owner, TenureId};
 use crate::guard::tenures::sequence::GuardState;
@@ -26,6 +20,10 @@ use crate::guard::view::parts::control_files::{
 };
 use crate::guard::view::parts::open_file::{Content, KernelWait, OpenFile, Opening};
 use crate::time::{Span, Wall};
+use kernel::file_system::{Done, Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester};
+use kernel::handles::{Full, Pool};
+use kernel::machine_facts::own_uid;
+use kernel::task::pending;
 use serde_json::Value;
 use std::path::Path;
 

@@ -1,7 +1,5 @@
 //! Reads and writes of open files.
 
-use crate::fuse::kernel::file_system::{Done, FileOffset};
-use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest, Requester, WriteRequest};
 use crate::guard::disk::acting_as;
 use crate::guard::disk::linux_disk::{allocated_in, stat};
 use crate::guard::folder::folder_guard::SaveError;
@@ -11,6 +9,8 @@ use crate::guard::stage::staged_file::SaveState;
 use crate::guard::view::folder_view::{FolderView, errno};
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::open_file::{Content, OpenFile};
+use kernel::file_system::{Done, FileOffset};
+use kernel::file_system::{Errno, ReadBytes, ReadRequest, Requester, WriteRequest};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use std::fs::File;
 use std::io;

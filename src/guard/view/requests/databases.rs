@@ -15,7 +15,6 @@
 //! program that has any of them open must open all of them again.
 
 use super::local_files::Spot;
-use crate::fuse::kernel::file_system::{Done, Errno, NameIn, Requester, WriteRequest};
 use crate::guard::disk::linux_disk::{id_in, open_below, stat_at, stat_in};
 use crate::guard::disk::operations::{FileId, FileStat};
 use crate::guard::stage::gate::OpenTenure;
@@ -28,6 +27,7 @@ use crate::guard::view::parts::database_files::{
 };
 use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
 use crate::guard::view::parts::processes::may_have_open;
+use kernel::file_system::{Done, Errno, NameIn, Requester, WriteRequest};
 use rustix::fs::{AtFlags, OFlags};
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;

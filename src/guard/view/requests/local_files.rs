@@ -4,9 +4,6 @@
 //!
 //! A file of the folder that had such a name before stays a file of the folder.
 
-use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::file_system::{Errno, NodeEntry, Opened, Requester};
-use crate::fuse::kernel::handles::Full;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::linux_disk::{id_in, list, reopen, stat, stat_at};
 use crate::guard::disk::operations::{FolderName, Place};
@@ -14,6 +11,9 @@ use crate::guard::stage::gate::Pass;
 use crate::guard::view::folder_view::{FolderView, MayWait, errno};
 use crate::guard::view::parts::attributes::{access_of, create_in};
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening};
+use kernel::file_system::{Done, NameIn};
+use kernel::file_system::{Errno, NodeEntry, Opened, Requester};
+use kernel::handles::Full;
 use rustix::fs::{FileType, Statx};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};

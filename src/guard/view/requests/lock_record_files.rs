@@ -4,12 +4,6 @@
 
 use crate::auth::FolderAct;
 use crate::engine::{Phase, Token};
-use crate::fuse::kernel::file_system::{
-    DirPage, Errno, NodeEntry, Opened, OpenedFlags, ReadBytes, ReadRequest, RenameFlags, Requester,
-};
-use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::handles::Pool;
-use crate::fuse::kernel::task::pending;
 use crate::guard::audit_log::AuditedAct;
 use crate::guard::lock::lock_record::{HolderProof, RECORD_TEXT_BYTES_MAX};
 use crate::guard::lock::lock_records::RecordedTenure;
@@ -24,6 +18,12 @@ use crate::guard::view::parts::record_nodes::{
 };
 use crate::holder_id::{Maker, ProcessStart};
 use crate::time::Span;
+use kernel::file_system::{
+    DirPage, Errno, NodeEntry, Opened, OpenedFlags, ReadBytes, ReadRequest, RenameFlags, Requester,
+};
+use kernel::file_system::{Done, NameIn};
+use kernel::handles::Pool;
+use kernel::task::pending;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;

@@ -3,11 +3,6 @@
 //! Opens and reads directories.
 
 use super::local_files::Spot;
-use crate::fuse::kernel::file_system::{
-    DirPage, Done, Errno, FileSystemStats, NameIn, NodeAttr, NodeEntry, NodeType, Opened,
-    OpenedFlags, ReadBytes, Requester,
-};
-use crate::fuse::kernel::handles::Pool;
 use crate::guard::disk::linux_disk::{each_entry, id_in, path_of, reopen, stat, stat_at};
 use crate::guard::disk::operations::{attribute, attribute_names, is_acl};
 use crate::guard::stage::gate::CACHED_FOR;
@@ -16,6 +11,11 @@ use crate::guard::view::parts::attributes::{ROOT, SNAPSHOTS, attributes, node_ty
 use crate::guard::view::parts::control_files::{CONTROL_DIR, ViewControlFiles, is_control};
 use crate::guard::view::parts::open_file::{Added, ViewDirReading};
 use crate::guard::view::parts::second_opens::Needs;
+use kernel::file_system::{
+    DirPage, Done, Errno, FileSystemStats, NameIn, NodeAttr, NodeEntry, NodeType, Opened,
+    OpenedFlags, ReadBytes, Requester,
+};
+use kernel::handles::Pool;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, Statx};
 use std::cell::Cell;

@@ -4,7 +4,6 @@
 
 use crate::auth::FolderAct;
 use crate::base::said;
-use crate::fuse::kernel::file_system::Requester;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::writable_dir;
 use crate::guard::disk::linux_disk::{
@@ -14,6 +13,7 @@ use crate::guard::disk::operations::{Disk as _, IfThere, Place};
 use crate::guard::lost_files::{LostDescription, LostFiles};
 use crate::guard::stage::publish::PublishError;
 use crate::guard::view::folder_view::{FolderView, MayWait};
+use kernel::file_system::Requester;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, StatxTimestamp};
 use serde_json::{Value, json};

@@ -1,8 +1,6 @@
 //! Changes of names: directories, links, renames and removals.
 
 use super::local_files::Spot;
-use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::file_system::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
 use crate::guard::disk::acting_as::{making, naming};
 use crate::guard::disk::linux_disk::{id_in, path_of, stat, stat_at, stat_in};
 use crate::guard::disk::operations::{FolderName, IfThere, Place};
@@ -11,6 +9,8 @@ use crate::guard::lost_files::LostReason;
 use crate::guard::stage::gate::Pass;
 use crate::guard::view::folder_view::{FolderView, Located, MayWait, errno};
 use crate::guard::view::parts::attributes::mode_in;
+use kernel::file_system::{Done, NameIn};
+use kernel::file_system::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags, Statx};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};

@@ -6,11 +6,6 @@
 //! system call, so the lock is not given up meanwhile.
 
 use super::local_files::Spot;
-use crate::fuse::kernel::file_system::{
-    Done, Errno, NameIn, NewMode, NodeEntry, NodeType, Opened, Requester,
-};
-use crate::fuse::kernel::handles::Pool;
-use crate::fuse::kernel::mountinfo::Device;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
 use crate::guard::disk::linux_disk::{LinuxDisk, id_in, reopen, stat, stat_at, stat_in};
@@ -23,6 +18,9 @@ use crate::guard::view::parts::attributes::{
 };
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
+use kernel::file_system::{Done, Errno, NameIn, NewMode, NodeEntry, NodeType, Opened, Requester};
+use kernel::handles::Pool;
+use kernel::mountinfo::Device;
 use rustix::fs::{OFlags, Statx};
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -1,15 +1,15 @@
 //! Changes of attributes: size, mode, owner, times, and extended attributes.
 
 use super::data::ContentChange;
-use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::file_system::{Errno, NodeAttr, NodeType, Requester, SetAttrs, TimeOrNow};
-use crate::fuse::kernel::interrupts::may_keep_set_gid;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::linux_disk::{path_of, reopen, stat};
 use crate::guard::disk::operations::ACCESS_ACL;
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::view::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
 use crate::guard::view::parts::attributes::type_in;
+use kernel::file_system::Done;
+use kernel::file_system::{Errno, NodeAttr, NodeType, Requester, SetAttrs, TimeOrNow};
+use kernel::interrupts::may_keep_set_gid;
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };

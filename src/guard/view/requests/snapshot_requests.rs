@@ -5,9 +5,6 @@
 //! changes them. A file that the folder shares with one gets a new inode before it is changed.
 
 use crate::auth::FolderAct;
-use crate::fuse::kernel::file_system::{
-    DirEntry, Done, Errno, NameIn, NodeEntry, NodeType, Requester,
-};
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
 use crate::guard::disk::linux_disk::{LinuxDisk, id_in, stat_at, stat_in};
@@ -25,6 +22,7 @@ use crate::guard::view::parts::nodes::NodeBase;
 use crate::guard::view::parts::nodes::{Node, Nodes};
 use crate::guard::view::parts::open_file::Content;
 use crate::time::{Span, boot_now};
+use kernel::file_system::{DirEntry, Done, Errno, NameIn, NodeEntry, NodeType, Requester};
 use rustix::fs::Statx;
 use serde_json::Value;
 use std::ffi::OsStr;

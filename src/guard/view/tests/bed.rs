@@ -9,9 +9,6 @@ use crate::engine::{
     OpenSession, Outcome, Patch, QueuePolicy, Rules, SessionEnd, SessionId, Steal, StealReason,
     Token,
 };
-use crate::fuse::kernel::file_system::FileSystem as _;
-use crate::fuse::kernel::machine_facts::own_uid;
-use crate::fuse::kernel::notifications::{Invalidator, Stale};
 use crate::guard::barrier_store::test_disk::TestFolder;
 use crate::guard::disk::linux_disk::LinuxDisk;
 use crate::guard::disk::plain_disk::PlainDisk;
@@ -39,6 +36,9 @@ use crate::service::{
     counters, paging,
 };
 use crate::time::{Span, Time, boot_now};
+use kernel::file_system::FileSystem as _;
+use kernel::machine_facts::own_uid;
+use kernel::notifications::{Invalidator, Stale};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ffi::OsString;

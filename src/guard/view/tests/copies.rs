@@ -3,9 +3,9 @@
 
 use super::bed::{Bed, Setup, eventually, patterns};
 use super::program::OpenedFile;
-use crate::fuse::kernel::file_system::RenameFlags;
 use crate::guard::write_policy::{OnWrite, WhenAsked};
 use crate::time::{Span, boot_now};
+use kernel::file_system::RenameFlags;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;

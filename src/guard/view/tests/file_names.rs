@@ -2,9 +2,9 @@
 //! copies.
 
 use super::bed::{Bed, Setup, patterns};
-use crate::fuse::kernel::file_system::RenameFlags;
 use crate::guard::barrier_store::test_disk::TestFolder;
 use crate::guard::write_policy::OnWrite;
+use kernel::file_system::RenameFlags;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, SystemTime};

@@ -3,9 +3,9 @@
 
 use super::bed::{Bed, Machines, Setup, eventually};
 use super::program::Program;
-use crate::fuse::kernel::machine_facts::own_uid;
 use crate::guard::write_policy::{OnWrite, OwnerKind, WhenAsked};
 use crate::time::Span;
+use kernel::machine_facts::own_uid;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

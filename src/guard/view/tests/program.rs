@@ -2,14 +2,14 @@
 //! of it. Failures are the errno as a number.
 
 use super::bed::PATIENCE;
-use crate::fuse::kernel::file_system::{
-    Done, Errno, FileAttr, FileSystem as _, NameIn, NewMode, NodeType, OpenedFlags, ReadRequest,
-    RenameFlags, Requester, SetAttrs, WriteRequest,
-};
-use crate::fuse::kernel::task::spawn;
 use crate::guard::view::folder_view::FolderView;
 use crate::guard::view::parts::attributes::ROOT;
 use crate::guard::view::parts::close_rule::{OpenState, ProcessInstance, ProcessLook, Processes};
+use kernel::file_system::{
+    Done, Errno, FileAttr, FileSystem as _, NameIn, NewMode, NodeType, OpenedFlags, ReadRequest,
+    RenameFlags, Requester, SetAttrs, WriteRequest,
+};
+use kernel::task::spawn;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -300,7 +300,7 @@ impl Program {
 
     /// Changes the time of the last change of a file.
     pub(super) fn touch(&self, path: &str, at: std::time::SystemTime) -> Called<()> {
-        use crate::fuse::kernel::file_system::TimeOrNow::SpecificTime;
+        use kernel::file_system::TimeOrNow::SpecificTime;
         let (ino, times) = (self.walk(path)?, (None, Some(SpecificTime(at))));
         self.set(ino, SetAttrs { times, ..SetAttrs::default() })
     }

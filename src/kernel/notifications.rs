@@ -6,7 +6,7 @@
 //!
 //! Wakes a program that waits in poll(2).
 
-use crate::fuse::kernel::device;
+use crate::device;
 use fuser::{INodeNo, Notifier};
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -15,19 +15,19 @@ use std::{fmt, io};
 
 /// A name that the kernel must drop from its cache.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct StaleName {
+pub struct StaleName {
     /// The inode number of the directory that contains the name.
-    pub(crate) parent: u64,
+    pub parent: u64,
     /// The name without its directory.
-    pub(crate) name: OsString,
+    pub name: OsString,
     /// The inode whose cached attributes the kernel must drop together with the name; `None` if
     /// only the name must be dropped.
-    pub(crate) ino: Option<u64>,
+    pub ino: Option<u64>,
 }
 
 /// A part of the kernel's cache that must be dropped.
 #[derive(Debug)]
-pub(crate) enum Stale {
+pub enum Stale {
     /// Names, in order.
     Names(Vec<StaleName>),
     /// The attributes and the whole content of an inode.
@@ -37,7 +37,7 @@ pub(crate) enum Stale {
 }
 
 /// A call after a part of the kernel's cache was dropped.
-pub(crate) struct AfterDrop(pub(crate) Box<dyn FnOnce() + Send>);
+pub struct AfterDrop(pub Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for AfterDrop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,7 +47,7 @@ impl fmt::Debug for AfterDrop {
 
 /// A handle to the invalidation thread, which ends when the last handle is dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct Invalidator {
+pub struct Invalidator {
     queue: Sender<Stale>,
     can_expire: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Invalidator {
 impl Invalidator {
     /// Starts the invalidation thread. `device` is the descriptor of the FUSE device that
     /// `notifier` uses; `can_expire` says whether the kernel supports `FUSE_EXPIRE_ONLY`.
-    pub(crate) fn start(notifier: Notifier, device: RawFd, can_expire: bool) -> io::Result<Self> {
+    pub fn start(notifier: Notifier, device: RawFd, can_expire: bool) -> io::Result<Self> {
         let (send, stale) = channel();
         let thread = std::thread::Builder::new().name("forget".to_owned());
         let kernel = Kernel { notifier, device, can_expire };
@@ -64,9 +64,8 @@ impl Invalidator {
     }
 
     /// Returns an invalidator that is not connected to a kernel, and the receiver of what
-    /// it would invalidate.
-    #[cfg(test)]
-    pub(crate) fn for_test() -> (Self, Receiver<Stale>) {
+    /// it would invalidate, for tests of file systems.
+    pub fn for_test() -> (Self, Receiver<Stale>) {
         let (send, stale) = channel();
         (Self { queue: send, can_expire: true }, stale)
     }
@@ -74,12 +73,12 @@ impl Invalidator {
     /// Whether the kernel can mark a name as expired and keep it until its next use. If it can't,
     /// an invalidation drops the name at once, and programs whose working directory has that name
     /// lose it.
-    pub(crate) const fn can_expire(&self) -> bool {
+    pub const fn can_expire(&self) -> bool {
         self.can_expire
     }
 
     /// Queues names that the kernel must drop from its cache.
-    pub(crate) fn forget(&self, stale: Vec<StaleName>) {
+    pub fn forget(&self, stale: Vec<StaleName>) {
         if !stale.is_empty() {
             // The send fails only if the invalidation thread has ended, which it does after the
             // mount is gone.
@@ -89,12 +88,12 @@ impl Invalidator {
 
     /// Queues an inode whose attributes and content the kernel must drop from its cache. Pages that
     /// programs have changed through a shared mapping are written back first.
-    pub(crate) fn forget_node(&self, ino: u64) {
+    pub fn forget_node(&self, ino: u64) {
         let _ = self.queue.send(Stale::Node(ino)); // fails as in `forget`
     }
 
     /// Makes a call once everything is dropped that was queued before.
-    pub(crate) fn then(&self, call: impl FnOnce() + Send + 'static) {
+    pub fn then(&self, call: impl FnOnce() + Send + 'static) {
         let _ = self.queue.send(Stale::Then(AfterDrop(Box::new(call)))); // fails as in `forget`
     }
 }
@@ -145,16 +144,16 @@ impl Kernel {
 }
 
 /// A callback that tells the kernel, once, that an open file should be polled again.
-pub(crate) struct PollWaker(Box<dyn FnOnce() -> io::Result<()> + Send>);
+pub struct PollWaker(Box<dyn FnOnce() -> io::Result<()> + Send>);
 
 impl PollWaker {
     /// Returns a waker that calls `wake`.
-    pub(crate) fn new(wake: impl FnOnce() -> io::Result<()> + Send + 'static) -> Self {
+    pub fn new(wake: impl FnOnce() -> io::Result<()> + Send + 'static) -> Self {
         Self(Box::new(wake))
     }
 
     /// Notifies the kernel, which wakes the programs that poll the file.
-    pub(crate) fn wake(self) {
+    pub fn wake(self) {
         if let Err(error) = self.0() {
             log::debug!("waking a poll failed: {error}");
         }

@@ -14,7 +14,7 @@
 //! The limit of open file descriptors of this process, and how many descriptors may be pidfds and
 //! status files that watch other processes.
 
-use crate::shares::{TableFull, TableShare, UserLimits, UserTable};
+use common::shares::{TableFull, TableShare, UserLimits, UserTable};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -23,18 +23,18 @@ use std::sync::{Arc, OnceLock};
 
 /// A source of unique file handles.
 #[derive(Debug, Default)]
-pub(crate) struct HandleNumbers(AtomicU64);
+pub struct HandleNumbers(AtomicU64);
 
 impl HandleNumbers {
     /// Returns a file handle that was never returned before.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
 /// A table of open files or directories by file handle.
 #[derive(Debug)]
-pub(crate) struct Handles<T>(Mutex<Numbered<Arc<T>>>);
+pub struct Handles<T>(Mutex<Numbered<Arc<T>>>);
 
 impl<T> Default for Handles<T> {
     fn default() -> Self {
@@ -44,45 +44,45 @@ impl<T> Default for Handles<T> {
 
 impl<T> Handles<T> {
     /// Records an open file or directory under the handle `number`.
-    pub(crate) fn insert(&self, number: u64, opened: T) {
+    pub fn insert(&self, number: u64, opened: T) {
         self.insert_shared(number, Arc::new(opened));
     }
 
     /// Records an open file or directory to which the caller has another reference.
-    pub(crate) fn insert_shared(&self, number: u64, opened: Arc<T>) {
+    pub fn insert_shared(&self, number: u64, opened: Arc<T>) {
         self.0.lock().insert(number, opened);
     }
 
     /// Returns the open file or directory with the handle `number`.
-    pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
+    pub fn get(&self, number: u64) -> Option<Arc<T>> {
         self.0.lock().get(&number).cloned()
     }
 
     /// Removes an open file or directory and returns it, so that the caller drops it after the
     /// mutex is released.
-    pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
+    pub fn remove(&self, number: u64) -> Option<Arc<T>> {
         self.0.lock().remove(&number)
     }
 
     /// Returns the number of open files or directories in the table.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.lock().len()
     }
 }
 
 /// A map keyed by a number that this process generates, or by a newtype of one.
-pub(crate) type Numbered<T, K = u64> = HashMap<K, T, BuildHasherDefault<Spread>>;
+pub type Numbered<T, K = u64> = HashMap<K, T, BuildHasherDefault<Spread>>;
 
 /// A set of numbers that this process generates.
-pub(crate) type Numbers = HashSet<u64, BuildHasherDefault<Spread>>;
+pub type Numbers = HashSet<u64, BuildHasherDefault<Spread>>;
 
 /// A map keyed by names, which callers choose: its hasher is seeded against hash flooding, and
 /// still takes a fraction of the time of std's default hasher.
-pub(crate) type Named<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
+pub type Named<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
 
 /// A hasher for one integer that spreads consecutive numbers over all bits.
 #[derive(Debug, Default)]
-pub(crate) struct Spread(u64);
+pub struct Spread(u64);
 
 /// 2^64 divided by the golden ratio, made odd: multiplication by it maps neighbouring numbers far
 /// apart.
@@ -109,7 +109,7 @@ impl Hasher for Spread {
 
 /// A resource whose use is limited per user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Pool {
+pub enum Pool {
     /// Leases bound to processes; each takes a descriptor of the daemon.
     Bindings,
     /// Threads that wait in a system call; each takes a descriptor of the daemon, and is polled for
@@ -167,7 +167,7 @@ impl Pool {
     ];
 
     /// Returns how much of the resource one user may take.
-    pub(crate) fn of_user(self) -> usize {
+    pub fn of_user(self) -> usize {
         match self {
             Self::Bindings => BINDINGS_MAX.min(self.of_all() / PARTS),
             Self::Threads => THREADS_MAX.min(self.of_all() / PARTS),
@@ -216,13 +216,13 @@ impl Pool {
 
 /// The limited resources of one mount. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Shares(Arc<[UserTable]>);
+pub struct Shares(Arc<[UserTable]>);
 
 /// An amount of a resource that counts against a user's limit until it is dropped.
-pub(crate) type Share = TableShare;
+pub type Share = TableShare;
 
 /// The error of a request that would exceed a limit on a resource.
-pub(crate) type Full = TableFull;
+pub type Full = TableFull;
 
 impl Default for Shares {
     fn default() -> Self {
@@ -232,24 +232,24 @@ impl Default for Shares {
 
 impl Shares {
     /// Returns the limits of a mount made by the user `mounter`, with nothing in use.
-    pub(crate) fn new(mounter: u32) -> Self {
+    pub fn new(mounter: u32) -> Self {
         let table = |pool: &Pool| UserTable::new(pool.as_str(), pool.limits(), mounter);
         Self(Pool::ALL.iter().map(table).collect())
     }
 
     /// Takes `amount` of the resource `pool` for a user, or fails if that exceeds a limit.
-    pub(crate) fn take(&self, pool: Pool, uid: u32, amount: usize) -> Result<Share, Full> {
+    pub fn take(&self, pool: Pool, uid: u32, amount: usize) -> Result<Share, Full> {
         self.0[pool as usize].take(uid, amount)
     }
 
     /// Takes `amount` of the resource `pool` for a user even beyond the limits, for a request that
     /// can't be refused any more.
-    pub(crate) fn take_always(&self, pool: Pool, uid: u32, amount: usize) -> Share {
+    pub fn take_always(&self, pool: Pool, uid: u32, amount: usize) -> Share {
         self.0[pool as usize].take_always(uid, amount)
     }
 
     /// Checks that a user may take one more unit of the resource `pool`.
-    pub(crate) fn room(&self, pool: Pool, uid: u32) -> Result<(), Full> {
+    pub fn room(&self, pool: Pool, uid: u32) -> Result<(), Full> {
         self.0[pool as usize].room(uid, 1)
     }
 }

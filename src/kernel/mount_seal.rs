@@ -5,9 +5,9 @@
 //! an ordinary file that excludes nobody. A sealed directory has no permissions at all. If root
 //! mounts, it is also immutable where the file system supports that, which stops root as well.
 
-use crate::fuse::kernel::child_call::ChildCall;
-use crate::fuse::kernel::machine_facts::is_root;
-use crate::time::Span;
+use crate::child_call::ChildCall;
+use crate::machine_facts::is_root;
+use engine::time::Span;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -4,14 +4,14 @@
 //!
 //! Sends the results of operations to the kernel as replies.
 
-use crate::fuse::kernel::file_system::{
+use crate::file_system::{
     DirPage, Done, Errno, FileOffset, FileSystem, FileSystemStats, LockRequest, NewMode, NodeAttr,
     NodeEntry, NodeType, Opened, OwnedName, ReadBytes, ReadRequest, Requester, SetAttrs,
     WriteRequest,
 };
-use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::session::{CanExpire, SessionKind, negotiate};
-use crate::fuse::kernel::task::spawn;
+use crate::notifications::PollWaker;
+use crate::session::{CanExpire, SessionKind, negotiate};
+use crate::task::spawn;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, Filesystem, Generation,
     INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,

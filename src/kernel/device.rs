@@ -4,14 +4,14 @@
 //! end of its session it unmounts by path, even if another daemon has mounted there since, and it
 //! tells a missing device from a missing helper only in a log line.
 
-use crate::base::said;
-use crate::fuse::kernel::machine_facts::Users;
-use crate::fuse::kernel::machine_facts::is_root;
-use crate::fuse::kernel::machine_facts::{DEVICE, HELPER};
-use crate::fuse::kernel::mountinfo::MountPoint;
-use crate::fuse::kernel::session::MountError;
-use crate::fuse::kernel::session::{PermissionsBy, SessionKind};
-use crate::holder_id::ProcessStart;
+use crate::machine_facts::Users;
+use crate::machine_facts::is_root;
+use crate::machine_facts::{DEVICE, HELPER};
+use crate::mountinfo::MountPoint;
+use crate::process_start::ProcessStart;
+use crate::session::MountError;
+use crate::session::{PermissionsBy, SessionKind};
+use common::error_text::said;
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -115,7 +115,7 @@ fn source(kind: &SessionKind) -> String {
 }
 
 /// Returns the daemon that the source of a view names.
-pub(crate) fn daemon_of(source: &str) -> Option<ProcessStart> {
+pub fn daemon_of(source: &str) -> Option<ProcessStart> {
     let (pid, at) = source.strip_prefix(SOURCE)?.strip_prefix(':')?.split_once(':')?;
     Some(ProcessStart { pid: pid.parse().ok()?, at: at.parse().ok()? })
 }

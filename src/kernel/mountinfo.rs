@@ -1,8 +1,8 @@
 //! Lists the mounts of this machine from `/proc/self/mountinfo`, and probes whether the daemon of a
 //! mount responds.
 
-use crate::fuse::kernel::child_call::ChildCall;
-use crate::time::Span;
+use crate::child_call::ChildCall;
+use engine::time::Span;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -72,7 +72,7 @@ impl MountPoint {
     }
 
     /// Whether a daemon of latchfs made the mount.
-    pub(crate) fn is_ours(&self) -> bool {
+    pub fn is_ours(&self) -> bool {
         self.is_latchfs() || self.is_view()
     }
 }
@@ -90,7 +90,7 @@ pub fn ours() -> io::Result<Vec<MountPoint>> {
 }
 
 /// Returns the visible mounts that daemons of latchfs made: directories of locks, and views.
-pub(crate) fn ours_and_views() -> io::Result<Vec<MountPoint>> {
+pub fn ours_and_views() -> io::Result<Vec<MountPoint>> {
     whole_visible(MountPoint::is_ours)
 }
 
@@ -105,7 +105,7 @@ pub fn at(dir: &Path) -> io::Result<Option<MountPoint>> {
 
 /// Whether a directory, or its nearest ancestor that exists, is on the file system that is mounted
 /// at `/`.
-pub(crate) fn is_on_root(dir: &Path) -> io::Result<bool> {
+pub fn is_on_root(dir: &Path) -> io::Result<bool> {
     let there = dir.ancestors().find_map(|dir| dir.canonicalize().ok());
     let there = there.unwrap_or_else(|| "/".into());
     let mounts = read()?;

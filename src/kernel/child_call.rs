@@ -6,17 +6,17 @@
 //! thread can't end, and keeps its standard output open. A child process for the operation keeps
 //! this from the process that needs the answer.
 
-use crate::time::{Span, Time, boot_now};
+use engine::time::{Span, Time, boot_now};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The maximum size of an answer.
-pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
+pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// An operation that runs in a child process. Dropping it kills the child.
-pub(crate) struct ChildCall {
+pub struct ChildCall {
     child: libc::pid_t,
     answers: File,
     answer: Vec<u8>,
@@ -29,7 +29,7 @@ impl ChildCall {
     ///
     /// `work` must use no lock that another thread of this process may hold.
     #[allow(unsafe_code)]
-    pub(crate) fn start(work: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Self> {
+    pub fn start(work: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Self> {
         let (answers, write) = pipe()?;
         // SAFETY: getpid only reads a number, and can't fail.
         let parent = unsafe { libc::getpid() };
@@ -44,7 +44,7 @@ impl ChildCall {
 
     /// Returns the answer or the error of the work, and waits for it for at most `patience`; `None`
     /// if there is none yet.
-    pub(crate) fn answer(&mut self, patience: Span) -> io::Result<Option<Vec<u8>>> {
+    pub fn answer(&mut self, patience: Span) -> io::Result<Option<Vec<u8>>> {
         let until = boot_now() + patience;
         while is_readable(self.answers.as_raw_fd(), until)? {
             let mut part = [0; 4_096];

@@ -7,19 +7,38 @@
 //! wait, and `interrupts` ends waits of programs that get a signal. `notifications` drops what the
 //! kernel has cached, `handles` numbers open files and shares what all users need. `session` serves
 //! one mount. `child_call` makes calls that may hang. `machine_facts` are small facts that systems
-//! without FUSE need as well.
+//! without FUSE need as well, and `process_start` tells processes apart; `elsewhere` stands for the
+//! rest on these systems.
 
-pub(crate) mod handles;
-pub(crate) mod task;
+#[cfg(target_os = "linux")]
+pub mod handles;
+#[cfg(target_os = "linux")]
+pub mod task;
 pub mod machine_facts;
-pub(crate) mod child_call;
+pub mod process_start;
+#[cfg(target_os = "linux")]
+pub mod child_call;
+#[cfg(target_os = "linux")]
 pub mod mountinfo;
+#[cfg(target_os = "linux")]
 pub mod device;
+#[cfg(target_os = "linux")]
 pub mod mount_seal;
-pub(crate) mod notifications;
-pub(crate) mod file_system;
-pub(crate) mod interrupts;
+#[cfg(target_os = "linux")]
+pub mod notifications;
+#[cfg(target_os = "linux")]
+pub mod file_system;
+#[cfg(target_os = "linux")]
+pub mod interrupts;
+#[cfg(target_os = "linux")]
 pub mod session;
+#[cfg(target_os = "linux")]
 mod dispatch;
-#[cfg(test)]
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::{device, mount_seal, mountinfo};
+
+#[cfg(all(test, target_os = "linux"))]
 mod tests;

@@ -7,7 +7,7 @@
 //! Makes system calls that may take long, such as fsync, on threads of their own, so that the
 //! thread that reads the kernel's requests answers others meanwhile.
 
-use crate::shares::{TableShare, UserLimits, UserTable};
+use common::shares::{TableShare, UserLimits, UserTable};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,11 +19,11 @@ use std::time::Duration;
 /// The sending half of the channel. Dropping it without a value tells the receiving half that no
 /// value will come.
 #[derive(Debug)]
-pub(crate) struct Promise<T>(Arc<Mutex<PromiseSlot<T>>>);
+pub struct Promise<T>(Arc<Mutex<PromiseSlot<T>>>);
 
 /// The receiving half of the channel. It yields `None` if the promise was dropped without a value.
 #[derive(Debug)]
-pub(crate) struct Pending<T>(Arc<Mutex<PromiseSlot<T>>>);
+pub struct Pending<T>(Arc<Mutex<PromiseSlot<T>>>);
 
 #[derive(Debug)]
 enum PromiseSlot<T> {
@@ -33,7 +33,7 @@ enum PromiseSlot<T> {
 }
 
 /// Returns a promise and the future of its value.
-pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
+pub fn pending<T>() -> (Promise<T>, Pending<T>) {
     let slot = Arc::new(Mutex::new(PromiseSlot::Empty(None)));
     (Promise(Arc::clone(&slot)), Pending(slot))
 }
@@ -41,7 +41,7 @@ pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
 impl<T> Promise<T> {
     /// Delivers the value. The task that waits for it resumes on this thread, before the call
     /// returns.
-    pub(crate) fn keep(self, value: T) {
+    pub fn keep(self, value: T) {
         self.settle(PromiseSlot::Kept(value));
     }
 
@@ -90,7 +90,7 @@ const IDLE: Duration = Duration::from_secs(10);
 type Call = Box<dyn FnOnce() + Send>;
 
 /// The threads for slow calls of one mount.
-pub(crate) struct SlowCalls(Arc<CallQueue>);
+pub struct SlowCalls(Arc<CallQueue>);
 
 struct CallQueue {
     /// The threads that make calls, by the users of these.
@@ -112,7 +112,7 @@ struct TaskQueueState {
 
 impl SlowCalls {
     /// Returns no threads yet, for a mount made by the user `mounter`.
-    pub(crate) fn new(mounter: u32) -> Self {
+    pub fn new(mounter: u32) -> Self {
         let at_work = UserTable::new("calls that may take long", THREADS_OF_USERS, mounter);
         let (state, more) = (Mutex::default(), Condvar::new());
         Self(Arc::new(CallQueue { at_work, state, more }))
@@ -120,7 +120,7 @@ impl SlowCalls {
 
     /// Makes a call for a user on a thread of its own, and returns its result; `None` if the mount
     /// has ended.
-    pub(crate) async fn make<T: Send + 'static>(
+    pub async fn make<T: Send + 'static>(
         &self,
         uid: u32,
         call: impl FnOnce() -> T + Send + 'static,
@@ -211,7 +211,7 @@ struct Task {
 }
 
 /// Runs the future `work` on this thread until it waits or completes.
-pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     let work = Mutex::new(Some(Box::pin(work) as Work));
     Arc::new(Task { work, wakeups: AtomicUsize::new(0) }).run();
 }
@@ -257,7 +257,7 @@ impl Wake for Task {
 }
 
 /// Runs the future `work` to completion on this thread, and returns its output.
-pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -278,7 +278,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::kernel::task::block_on;
+    use crate::task::block_on;
 
     #[test]
     fn a_fulfilled_promise_yields_its_value() {
@@ -306,7 +306,7 @@ mod tests {
 #[cfg(test)]
 mod slow_calls_tests {
     use super::*;
-    use crate::fuse::kernel::task::{block_on, spawn};
+    use crate::task::{block_on, spawn};
     use std::sync::mpsc::channel;
 
     /// A call that takes long delays no other one, and further calls wait for a thread.
@@ -377,7 +377,7 @@ mod slow_calls_tests {
 #[cfg(test)]
 mod task_tests {
     use super::*;
-    use crate::fuse::kernel::task::pending;
+    use crate::task::pending;
     use std::sync::mpsc::channel;
 
     #[test]

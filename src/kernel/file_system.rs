@@ -4,8 +4,8 @@
 //! The plain values that file operations take and return. Only the dispatcher converts kernel
 //! requests to them, and results to replies.
 
-use crate::fuse::kernel::notifications::{Invalidator, PollWaker};
-pub(crate) use fuser::{
+use crate::notifications::{Invalidator, PollWaker};
+pub use fuser::{
     Errno, FileAttr, FileType as NodeType, FopenFlags as OpenedFlags, INodeNo, PollEvents,
     RenameFlags, TimeOrNow,
 };
@@ -18,23 +18,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The result of an operation, or the errno of its failure.
-pub(crate) type Done<T> = Result<T, Errno>;
+pub type Done<T> = Result<T, Errno>;
 
 /// A place in an open file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FileOffset {
+pub struct FileOffset {
     /// The handle of the open file.
-    pub(crate) fh: u64,
+    pub fh: u64,
     /// The offset in bytes.
-    pub(crate) offset: u64,
+    pub offset: u64,
 }
 
 /// A name within a directory, to which an operation applies.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct NameIn<'a> {
+pub struct NameIn<'a> {
     /// The inode number of the directory.
-    pub(crate) parent: u64,
-    pub(crate) name: &'a OsStr,
+    pub parent: u64,
+    /// The name.
+    pub name: &'a OsStr,
 }
 
 /// A name within a directory, for an operation that outlives the request.
@@ -58,7 +59,7 @@ impl OwnedName {
 
 /// Operations that a file system may leave unimplemented, each with an errno of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unsupported {
+pub enum Unsupported {
     /// The creation of a device file or FIFO: mknod, mkfifo.
     Mknod,
     /// The allocation of disk space: fallocate.
@@ -71,7 +72,7 @@ pub(crate) enum Unsupported {
 
 /// The operations of a file system. The dispatcher polls each future for the first time as soon as
 /// it has read the request, so operations start in the order of the requests.
-pub(crate) trait FileSystem: Send + Sync + 'static {
+pub trait FileSystem: Send + Sync + 'static {
     /// Called when the session with the kernel begins, before the first request.
     fn started(&self);
 
@@ -360,35 +361,37 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
 
 /// The user, group and thread that made a file system request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Requester {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
+pub struct Requester {
+    /// The effective user.
+    pub uid: u32,
+    /// The effective group.
+    pub gid: u32,
     /// The id of the thread, or 0 if the thread lives in a foreign pid namespace.
-    pub(crate) pid: u32,
+    pub pid: u32,
 }
 
 /// The mode of a new file as its program asks for it, and the umask of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NewMode {
+pub struct NewMode {
     /// The permissions, and for a special file its type.
-    pub(crate) mode: u32,
+    pub mode: u32,
     /// The permissions that new files of the program do not get, unless a default ACL decides.
-    pub(crate) umask: u32,
+    pub umask: u32,
 }
 
 impl NewMode {
     /// Returns the mode without the permissions of the umask.
-    pub(crate) const fn masked(self) -> u32 {
+    pub const fn masked(self) -> u32 {
         self.mode & !self.umask
     }
 }
 
 /// A value that the dispatcher drops once the reply has been sent to the kernel.
-pub(crate) struct UntilReplied(#[allow(dead_code)] Box<dyn Any + Send>);
+pub struct UntilReplied(#[allow(dead_code)] Box<dyn Any + Send>);
 
 impl UntilReplied {
     /// Wraps a value that the dispatcher drops once the reply has been sent.
-    pub(crate) fn new(what: impl Any + Send) -> Self {
+    pub fn new(what: impl Any + Send) -> Self {
         Self(Box::new(what))
     }
 }
@@ -402,31 +405,31 @@ impl fmt::Debug for UntilReplied {
 /// The reply to a lookup or to the creation of a name. Inode number 0 makes it a negative entry:
 /// the name does not exist, and the kernel may cache that for as long as the entry.
 #[derive(Debug)]
-pub(crate) struct NodeEntry {
+pub struct NodeEntry {
     /// The attributes of the entry's inode, including the inode number.
-    pub(crate) attr: FileAttr,
+    pub attr: FileAttr,
     /// How long the kernel may cache the attributes.
-    pub(crate) attr_ttl: Duration,
+    pub attr_ttl: Duration,
     /// How long the kernel may cache the name.
-    pub(crate) entry_ttl: Duration,
+    pub entry_ttl: Duration,
     /// A value that the dispatcher drops once the reply has been sent to the kernel.
-    pub(crate) until_replied: Option<UntilReplied>,
+    pub until_replied: Option<UntilReplied>,
 }
 
 /// The attributes of an inode.
 #[derive(Debug)]
-pub(crate) struct NodeAttr {
+pub struct NodeAttr {
     /// The attributes of the inode, including the inode number.
-    pub(crate) attr: FileAttr,
+    pub attr: FileAttr,
     /// How long the kernel may cache the attributes.
-    pub(crate) ttl: Duration,
+    pub ttl: Duration,
     /// A value that the dispatcher drops once the reply has been sent to the kernel.
-    pub(crate) until_replied: Option<UntilReplied>,
+    pub until_replied: Option<UntilReplied>,
 }
 
 impl NodeEntry {
     /// Returns a directory entry that the kernel does not cache.
-    pub(crate) fn uncached(attr: FileAttr) -> Self {
+    pub fn uncached(attr: FileAttr) -> Self {
         let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
         Self { attr, attr_ttl, entry_ttl, until_replied: None }
     }
@@ -434,53 +437,53 @@ impl NodeEntry {
 
 impl NodeAttr {
     /// Returns attributes that the kernel does not cache.
-    pub(crate) fn uncached(attr: FileAttr) -> Self {
+    pub fn uncached(attr: FileAttr) -> Self {
         Self { attr, ttl: Duration::ZERO, until_replied: None }
     }
 }
 
 /// The reply to an open of a file or directory.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub struct Opened {
     /// The file handle by which the kernel names the open file in later requests.
-    pub(crate) fh: u64,
+    pub fh: u64,
     /// How the kernel makes requests for it.
-    pub(crate) flags: OpenedFlags,
+    pub flags: OpenedFlags,
 }
 
 /// The attributes that a setattr request changes; `None` leaves an attribute as it is.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SetAttrs {
+pub struct SetAttrs {
     /// The new permissions (chmod).
-    pub(crate) mode: Option<u32>,
+    pub mode: Option<u32>,
     /// The new user and group (chown).
-    pub(crate) owner: (Option<u32>, Option<u32>),
+    pub owner: (Option<u32>, Option<u32>),
     /// The new size (truncate).
-    pub(crate) size: Option<u64>,
+    pub size: Option<u64>,
     /// The new access and modification times (utimensat).
-    pub(crate) times: (Option<TimeOrNow>, Option<TimeOrNow>),
+    pub times: (Option<TimeOrNow>, Option<TimeOrNow>),
     /// The file handle, if the program named the file by a descriptor.
-    pub(crate) fh: Option<u64>,
+    pub fh: Option<u64>,
 }
 
 /// The bytes that a read returns: a range of a shared buffer. Later reads may return other ranges
 /// of the same buffer.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ReadBytes {
+pub struct ReadBytes {
     bytes: Arc<[u8]>,
     range: Range<usize>,
 }
 
 impl ReadBytes {
     /// Returns the part of `bytes` that a read of `size` bytes at `offset` covers.
-    pub(crate) fn window(bytes: Arc<[u8]>, offset: u64, size: u32) -> Self {
+    pub fn window(bytes: Arc<[u8]>, offset: u64, size: u32) -> Self {
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let end = start.saturating_add(size as usize).min(bytes.len());
         Self { bytes, range: start..end }
     }
 
     /// Returns the bytes of this range of the buffer.
-    pub(crate) fn as_slice(&self) -> &[u8] {
+    pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.range.clone()]
     }
 }
@@ -494,109 +497,109 @@ impl From<Vec<u8>> for ReadBytes {
 
 /// The parameters of one read of a file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ReadRequest {
+pub struct ReadRequest {
     /// The handle of the open file from which the program reads.
-    pub(crate) fh: u64,
+    pub fh: u64,
     /// The offset in the file of the first byte to return.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// The maximum number of bytes to return.
-    pub(crate) size: u32,
+    pub size: u32,
     /// The flags of the open file, as in open(2).
-    pub(crate) flags: i32,
+    pub flags: i32,
 }
 
 impl ReadRequest {
     /// Whether the program opened the file with `O_NONBLOCK`.
-    pub(crate) const fn is_nonblocking(&self) -> bool {
+    pub const fn is_nonblocking(&self) -> bool {
         self.flags & libc::O_NONBLOCK != 0
     }
 }
 
 /// The parameters of one write to a file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct WriteRequest {
+pub struct WriteRequest {
     /// The handle of the open file to which the program writes.
-    pub(crate) fh: u64,
+    pub fh: u64,
     /// The offset in the file of the first byte to write.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Whether the kernel writes back pages of a shared mapping (`FUSE_WRITE_CACHE`). Then the
     /// requester is not the program that changed the pages, and the handle is any open one of the
     /// file.
-    pub(crate) from_cache: bool,
+    pub from_cache: bool,
 }
 
 /// One entry of a directory.
 #[derive(Debug)]
-pub(crate) struct DirEntry {
+pub struct DirEntry {
     /// The inode number of the entry, if the kernel knows it.
-    pub(crate) ino: Option<u64>,
+    pub ino: Option<u64>,
     /// The file type of the entry.
-    pub(crate) kind: NodeType,
+    pub kind: NodeType,
     /// The name of the entry within its directory.
-    pub(crate) name: Box<OsStr>,
+    pub name: Box<OsStr>,
 }
 
 /// Consecutive entries of a directory, the result of a readdir.
 #[derive(Debug, Clone)]
-pub(crate) struct DirPage {
+pub struct DirPage {
     /// The entries in order; the reply to the kernel contains as many as fit.
-    pub(crate) entries: Arc<Vec<DirEntry>>,
+    pub entries: Arc<Vec<DirEntry>>,
     /// The index of the first of `entries` within the directory, counted from 0 without `.` and
     /// `..`.
-    pub(crate) first: u64,
+    pub first: u64,
 }
 
 /// A POSIX or flock request to lock or unlock a range of a file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LockRequest {
+pub struct LockRequest {
     /// The inode number of the file to lock.
-    pub(crate) ino: u64,
+    pub ino: u64,
     /// The handle of the open file through which the program locks.
-    pub(crate) fh: u64,
+    pub fh: u64,
     /// The lock owner as the kernel numbers it: a process, or an open file description.
-    pub(crate) owner: u64,
+    pub owner: u64,
     /// The offset of the first byte of the range to lock.
-    pub(crate) start: u64,
+    pub start: u64,
     /// The offset of the last byte of the range to lock.
-    pub(crate) end: u64,
+    pub end: u64,
     /// The kind of request: `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
-    pub(crate) kind: i32,
+    pub kind: i32,
     /// The process that made the lock request.
-    pub(crate) pid: u32,
+    pub pid: u32,
 }
 
 /// The answer to `F_GETLK`: the lock that conflicts with the requested one, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LockFound {
+pub struct LockFound {
     /// The first byte of the conflicting lock.
-    pub(crate) start: u64,
+    pub start: u64,
     /// The last byte of the conflicting lock.
-    pub(crate) end: u64,
+    pub end: u64,
     /// The type of the conflicting lock; `F_UNLCK` if nothing conflicts.
-    pub(crate) kind: i32,
+    pub kind: i32,
     /// The process that holds the conflicting lock, or 0 if there is none or its pid is not known.
-    pub(crate) pid: u32,
+    pub pid: u32,
 }
 
 /// The answer to statfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileSystemStats {
+pub struct FileSystemStats {
     /// The number of blocks of the file system.
-    pub(crate) blocks: u64,
+    pub blocks: u64,
     /// The number of blocks that are free.
-    pub(crate) blocks_free: u64,
+    pub blocks_free: u64,
     /// The number of free blocks that users other than root may use.
-    pub(crate) blocks_available: u64,
+    pub blocks_available: u64,
     /// The maximum number of names in the file system, reported as its number of inodes.
-    pub(crate) files: u64,
+    pub files: u64,
     /// The number of names that are still free, reported as the number of free inodes.
-    pub(crate) files_free: u64,
+    pub files_free: u64,
     /// The preferred size of a read or write in bytes.
-    pub(crate) block_bytes: u32,
+    pub block_bytes: u32,
     /// The size in bytes of the blocks that the numbers of blocks count.
-    pub(crate) fragment_bytes: u32,
+    pub fragment_bytes: u32,
     /// The maximum length of a name in bytes.
-    pub(crate) name_bytes: u32,
+    pub name_bytes: u32,
 }
 
 #[cfg(test)]

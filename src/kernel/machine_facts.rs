@@ -26,7 +26,7 @@ pub fn is_root() -> bool {
 
 /// Returns the effective user id of this process.
 #[allow(unsafe_code)]
-pub(crate) fn own_uid() -> u32 {
+pub fn own_uid() -> u32 {
     // SAFETY: geteuid only reads the effective user id, and can't fail.
     unsafe { libc::geteuid() }
 }
@@ -36,11 +36,11 @@ const SETTINGS: &str = "/proc/sys/fs/fuse";
 
 /// A limit, with the setting that gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RequestTimeout {
+pub struct RequestTimeout {
     /// The name of the setting for `sysctl`.
-    pub(crate) setting: &'static str,
+    pub setting: &'static str,
     /// The limit in seconds.
-    pub(crate) seconds: u64,
+    pub seconds: u64,
 }
 
 impl fmt::Display for RequestTimeout {
@@ -50,7 +50,7 @@ impl fmt::Display for RequestTimeout {
 }
 
 /// Returns the limit of a mount that is made now, if there is one.
-pub(crate) fn request_timeout() -> Option<RequestTimeout> {
+pub fn request_timeout() -> Option<RequestTimeout> {
     let read = |name: &str| fs::read_to_string(format!("{SETTINGS}/{name}")).unwrap_or_default();
     limit_of(&read("default_request_timeout"), &read("max_request_timeout"))
 }

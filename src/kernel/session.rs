@@ -9,17 +9,17 @@
 //!
 //! The reasons why a directory can't be mounted, as error messages that suggest a remedy.
 
-use crate::base::said;
-use crate::fuse::kernel::device::{Gone, detach, unmount};
-use crate::fuse::kernel::dispatch::Dispatcher;
-use crate::fuse::kernel::file_system::FileSystem;
-use crate::fuse::kernel::machine_facts::Users;
-use crate::fuse::kernel::machine_facts::is_root;
-use crate::fuse::kernel::machine_facts::{DEVICE, HELPER};
-use crate::fuse::kernel::mount_seal::Below;
-use crate::fuse::kernel::mountinfo::{Device, Life, MountPoint};
-use crate::fuse::kernel::notifications::Invalidator;
-use crate::fuse::kernel::{device, mount_seal, mountinfo};
+use crate::device::{Gone, detach, unmount};
+use crate::dispatch::Dispatcher;
+use crate::file_system::FileSystem;
+use crate::machine_facts::Users;
+use crate::machine_facts::is_root;
+use crate::machine_facts::{DEVICE, HELPER};
+use crate::mount_seal::Below;
+use crate::mountinfo::{Device, Life, MountPoint};
+use crate::notifications::Invalidator;
+use crate::{device, mount_seal, mountinfo};
+use common::error_text::said;
 use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};
 use std::io::ErrorKind;
@@ -66,22 +66,22 @@ pub enum Unmounted {
 
 /// The mount point and the options of a mount that is about to be made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct MountRequest<'a> {
+pub struct MountRequest<'a> {
     /// The mount point, which is created if it does not exist.
-    pub(crate) dir: &'a Path,
+    pub dir: &'a Path,
     /// The users that the mount serves.
-    pub(crate) users: Users,
+    pub users: Users,
     /// Whether to mount on a directory that has entries, without sealing it.
-    pub(crate) nonempty: bool,
+    pub nonempty: bool,
     /// How the mount is served.
-    pub(crate) kind: SessionKind,
+    pub kind: SessionKind,
 }
 
 /// Mounts a file system, and serves it on a thread of its own until it is unmounted.
 ///
 /// Creates the directory if it does not exist, and removes a dead mount that a killed daemon left
 /// there. `build` returns the file system, given the resolved mount point.
-pub(crate) fn mount<F: FileSystem>(
+pub fn mount<F: FileSystem>(
     wanted: MountRequest<'_>,
     build: impl FnOnce(&MountPoint) -> Arc<F>,
 ) -> Result<Mounted, MountError> {

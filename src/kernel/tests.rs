@@ -1,23 +1,23 @@
 //! Tests with a small file system in memory, mounted as a view: they show which operations reach
 //! the file system, and which the kernel does itself. They need root and a FUSE device.
 
-use crate::fuse::kernel::device;
-use crate::fuse::kernel::file_system::{
+use crate::device;
+use crate::file_system::{
     DirEntry, DirPage, Errno, FileAttr, FileOffset, FileSystemStats, INodeNo, LockFound,
     LockRequest, NewMode, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents,
     ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
-use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::machine_facts::DEVICE;
-use crate::fuse::kernel::machine_facts::Users;
-use crate::fuse::kernel::machine_facts::is_root;
-use crate::fuse::kernel::mountinfo::{self, Life};
-use crate::fuse::kernel::notifications::Invalidator;
-use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::session::MountError;
-use crate::fuse::kernel::session::SessionKind;
-use crate::fuse::kernel::session::{self, MountRequest, Mounted, check};
-use crate::time::{Span, boot_now};
+use crate::file_system::{Done, FileSystem, NameIn, Unsupported};
+use crate::machine_facts::DEVICE;
+use crate::machine_facts::Users;
+use crate::machine_facts::is_root;
+use crate::mountinfo::{self, Life};
+use crate::notifications::Invalidator;
+use crate::notifications::PollWaker;
+use crate::session::MountError;
+use crate::session::SessionKind;
+use crate::session::{self, MountRequest, Mounted, check};
+use engine::time::{Span, boot_now};
 use parking_lot::Mutex;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};

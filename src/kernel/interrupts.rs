@@ -24,10 +24,10 @@
 //! A thread that waits for a reply of FUSE can't be frozen, and would keep its whole cgroup from
 //! being frozen. The freezer wakes such a thread like a signal, but no file in `/proc` shows that.
 
-use crate::fuse::kernel::file_system::Requester;
-use crate::fuse::kernel::handles::{Pool, Share, Shares};
-use crate::fuse::kernel::mountinfo;
-use crate::time::{Span, Time, boot_now, thread_work};
+use crate::file_system::Requester;
+use crate::handles::{Pool, Share, Shares};
+use crate::mountinfo;
+use engine::time::{Span, Time, boot_now, thread_work};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::fs;
@@ -67,7 +67,7 @@ const UNKNOWN_USER: u32 = u32::MAX;
 
 /// A waiting request, with the operations that the interrupt watcher needs. The module that answers
 /// the request implements them.
-pub(crate) trait InterruptibleWait: Send {
+pub trait InterruptibleWait: Send {
     /// Returns the current state of the waiting request.
     fn status(&self) -> WaitStatus;
     /// Called when the waiting thread has got a signal: fails the system call with EINTR unless it
@@ -80,7 +80,7 @@ pub(crate) trait InterruptibleWait: Send {
 
 /// The state of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitStatus {
+pub enum WaitStatus {
     /// The program waits for the answer to its request.
     Asks,
     /// A signal has interrupted the program, and its queue place is kept.
@@ -93,7 +93,7 @@ pub(crate) enum WaitStatus {
 }
 
 /// The interrupt watcher of one mount: its thread and the waiters that it checks.
-pub(crate) struct InterruptWatcher {
+pub struct InterruptWatcher {
     inner: Arc<WatcherShared>,
     shares: Shares,
 }
@@ -137,13 +137,13 @@ struct WatchedWait {
 
 impl InterruptWatcher {
     /// Returns a watcher without waiters. Each waiter counts against the per-user limits `shares`.
-    pub(crate) fn new(shares: Shares) -> Self {
+    pub fn new(shares: Shares) -> Self {
         Self { inner: Arc::default(), shares }
     }
 
     /// Starts to watch a wait of thread `tid`. `number` identifies the wait; a wait that is already
     /// watched under the same number is replaced.
-    pub(crate) fn watch(&self, number: u64, tid: u32, waiter: impl InterruptibleWait + 'static) {
+    pub fn watch(&self, number: u64, tid: u32, waiter: impl InterruptibleWait + 'static) {
         let watched = WatchedThread::new(tid);
         if watched.is_none() {
             log::debug!("thread {tid} waits in another pid namespace, and can't be interrupted");
@@ -326,13 +326,13 @@ fn keeps(waiting: WaitStatus, sight: ThreadSignals, parked: Span, rests: Span) -
 
 /// Returns the text of `/proc/TID/status`; `None` if the thread has ended. A program chooses its
 /// own name, which may hold any bytes.
-pub(crate) fn status_text(tid: u32) -> Option<String> {
+pub fn status_text(tid: u32) -> Option<String> {
     let bytes = fs::read(format!("/proc/{tid}/status")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Returns the supplementary groups of the thread `tid`; none if it has ended.
-pub(crate) fn groups_of(tid: u32) -> Vec<u32> {
+pub fn groups_of(tid: u32) -> Vec<u32> {
     let status = status_text(tid).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
     line.split_whitespace().filter_map(|group| group.parse().ok()).collect()
@@ -340,7 +340,7 @@ pub(crate) fn groups_of(tid: u32) -> Vec<u32> {
 
 /// Whether a program may leave a file of this group set-group-id: it belongs to the group, or to
 /// root.
-pub(crate) fn may_keep_set_gid(who: Requester, group: u32) -> bool {
+pub fn may_keep_set_gid(who: Requester, group: u32) -> bool {
     who.uid == 0 || who.gid == group || groups_of(who.pid).contains(&group)
 }
 
