@@ -10,6 +10,8 @@
 //!   queues, tokens. Its [`time`] reads the kernel's clocks; no other module does.
 //! - `common`, a crate of its own, has what the program and its crates need alike: `shares` counts
 //!   what each identity takes of limited tables.
+//! - `barrier`, a crate of its own, decides whether a guarded folder has everything that other
+//!   machines have published.
 //! - `kernel`, a crate of its own, speaks the FUSE protocol and serves any file system.
 //! - [`base`] has the version of this build and random ids.
 //! - `log_output` writes the log as text or JSON, and never blocks a caller.
@@ -56,6 +58,7 @@ pub mod server;
 pub mod cli;
 
 #[cfg(test)]
+#[path = "../tests/fixtures/formats.rs"]
 mod fixtures;
 
 use common::shares;

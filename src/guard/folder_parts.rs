@@ -11,7 +11,6 @@ use crate::guard::folder::state_place::StatePlace;
 use crate::guard::folder::unread::UnreadPolicy;
 use crate::guard::lock::folder_lock::FolderLock;
 use crate::guard::lost_files::SpaceLimits;
-use crate::guard::write_policy::PathPatterns;
 use crate::holder_id::Maker;
 use crate::service::LockService;
 use std::os::fd::OwnedFd;

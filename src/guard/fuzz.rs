@@ -1,15 +1,15 @@
 //! The readers of what sync tools, lock services and programs deliver, for the fuzzer in
 //! `tests/fuzz`. Not a part of the library's interface.
 
-use super::barrier::coverage::Coverage;
-use super::barrier::folder_path::FolderPath;
-use super::barrier::handover::Handover;
-use super::barrier::ignored::IgnoreRules;
-use super::barrier::ledger::Ledger;
-use super::barrier::marker::Marker;
 use super::barrier_store::change_record::{ChangeRecord, LogLine};
-use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::lock::lock_record::HolderProof;
+use barrier::coverage::Coverage;
+use barrier::folder_path::ContentDigest;
+use barrier::folder_path::FolderPath;
+use barrier::handover::Handover;
+use barrier::ignored::IgnoreRules;
+use barrier::ledger::Ledger;
+use barrier::marker::Marker;
 
 /// Reads a marker. Returns the bytes to which it is written again, and the paths that it names; or
 /// the sentence that refuses it.

@@ -3,8 +3,6 @@
 //!
 //! The state of a guard as `latchfs guard status` shows it.
 
-use super::barrier::folder_path::FolderPath;
-use super::barrier::marker::MARKER_TEXT_BYTES_MAX;
 use super::tenure::TenureClock;
 use super::write_policy::WhenAsked;
 use crate::auth::FolderAct;
@@ -14,6 +12,8 @@ use crate::guard::lock::folder_lock::FolderLock;
 use crate::guard::tenures::sequence::{GuardState, Tenures};
 use crate::guard::tenures::wishes::WishOf;
 use crate::time::{Span, Time};
+use barrier::folder_path::FolderPath;
+use barrier::marker::MARKER_TEXT_BYTES_MAX;
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -6,11 +6,11 @@
 //! The space that unpublished content and lost files may take: bytes on the disk and files, in all
 //! and for each user.
 
-use super::tenure::TenureId;
 use crate::guard::disk::acting_as::itself;
 use crate::guard::disk::operations::{Disk, Place};
 use crate::shares::{Charges, TableFull, TableShare, UserLimits, UserTable};
 use crate::time::Wall;
+use barrier::tenure_id::TenureId;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parking_lot::Mutex;
 use rustix::process::geteuid;

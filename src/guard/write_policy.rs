@@ -4,8 +4,7 @@
 use super::tenure::Owner;
 use crate::holder_id::LoginSession;
 use crate::time::Span;
-use globset::{Glob, GlobSet, GlobSetBuilder};
-use std::path::Path;
+use barrier::folder_path::PathPatterns;
 
 /// The default of `--local`: what editors, databases and desktops keep for themselves.
 pub(crate) const LOCAL_DEFAULT: [&str; 7] =
@@ -75,43 +74,6 @@ impl OwnerKind {
     }
 }
 
-/// A list of patterns for paths. A pattern without a slash matches the last name of a path.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct PathPatterns {
-    names: GlobSet,
-    paths: GlobSet,
-}
-
-impl PathPatterns {
-    /// Parses patterns such as `*.log` or `build/**`.
-    pub(crate) fn parse(texts: &[String]) -> Result<Self, String> {
-        let (mut names, mut paths) = (GlobSetBuilder::new(), GlobSetBuilder::new());
-        for text in texts {
-            let glob = Glob::new(text).map_err(|error| {
-                format!("'{text}' is no pattern: {}; write one such as '*.log'", error.kind())
-            })?;
-            if text.contains('/') {
-                paths.add(glob)
-            } else {
-                names.add(glob)
-            };
-        }
-        let set = |builder: &GlobSetBuilder| builder.build().map_err(|error| error.to_string());
-        Ok(Self { names: set(&names)?, paths: set(&paths)? })
-    }
-
-    /// Whether a pattern looks at more than the name of a file.
-    pub(crate) fn have_paths(&self) -> bool {
-        !self.paths.is_empty()
-    }
-
-    /// Whether a pattern matches the path, which is relative to the folder.
-    pub(crate) fn matches(&self, path: &Path) -> bool {
-        let name = path.file_name().map(Path::new);
-        name.is_some_and(|name| self.names.is_match(name)) || self.paths.is_match(path)
-    }
-}
-
 /// How long a guard that sees no change waits before it writes a marker by itself: for ever.
 const NEVER: Span = Span::from_secs(100 * 365 * 24 * 3_600);
 
@@ -169,24 +131,5 @@ impl WritePolicy {
             WhenAsked::Keep => IDLE_DEFAULT,
             WhenAsked::Yield { idle, .. } => idle,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_without_a_slash_matches_names_in_each_directory() {
-        let texts = ["*.log".to_owned(), ".git/index.lock".to_owned()];
-        let patterns = PathPatterns::parse(&texts).expect("valid");
-        for path in ["a.log", "deep/er/b.log", ".git/index.lock"] {
-            assert!(patterns.matches(Path::new(path)), "{path}");
-        }
-        for path in ["a.logs", "a.log/file", "sub/.git/index.lock", ""] {
-            assert!(!patterns.matches(Path::new(path)), "{path}");
-        }
-        let wrong = PathPatterns::parse(&["[".to_owned()]).expect_err("not closed");
-        assert!(wrong.contains("'['") && wrong.contains("*.log"), "{wrong}");
     }
 }

@@ -10,9 +10,11 @@ const STEP: usize = 50;
 
 /// The folders of `src`, and their budgets in lines.
 const BUDGETS: &[(&str, usize)] = &[
-    ("src", 700),
+    ("src", 400),
     ("src/audit_chain", 450),
     ("src/auth", 1950),
+    ("src/barrier", 3100),
+    ("src/barrier/tests_explore", 1200),
     ("src/cli", 1750),
     ("src/cli/connect", 2350),
     ("src/cli/doctor", 1600),
@@ -37,8 +39,6 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/fuse/posix_locks/table", 2000),
     ("src/fuse/process", 800),
     ("src/guard", 1950),
-    ("src/guard/barrier", 3050),
-    ("src/guard/barrier/tests_explore", 1200),
     ("src/guard/barrier_store", 1600),
     ("src/guard/disk", 1150),
     ("src/guard/doctor", 550),
@@ -46,7 +46,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/guard/folder_snapshot", 1700),
     ("src/guard/lock", 1300),
     ("src/guard/stage", 900),
-    ("src/guard/tenures", 2000),
+    ("src/guard/tenures", 2050),
     ("src/guard/tests_explore", 1800),
     ("src/guard/view", 1100),
     ("src/guard/view/parts", 2300),

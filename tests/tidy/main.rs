@@ -20,6 +20,7 @@ const FILE_LINES: std::ops::RangeInclusive<usize> = 60..=900;
 /// Files that may be shorter, besides each `mod.rs` and the stand-ins for other systems: the
 /// parsers that `tests/fuzz` reaches, and what other systems have as well.
 const SHORT_FILES: &[&str] = &[
+    "src/barrier/tenure_id.rs",
     "src/base.rs",
     "src/cli/doctor/finding.rs",
     "src/common/error_text.rs",
@@ -59,7 +60,7 @@ const WIDE_TYPES: &[&str] = &[
 /// The maximum number of imports in `src` that point against the reading order of the modules,
 /// which is the order of their `mod` lines. A folder is read as a whole, so that two folders which
 /// use each other count more than they would file by file.
-const UPWARD_ARROWS_MAX: usize = 50;
+const UPWARD_ARROWS_MAX: usize = 46;
 /// The same of the simulator.
 const SIM_UPWARD_ARROWS_MAX: usize = 4;
 /// The maximum number of imports within `src/fuse` that point against the reading order of the
@@ -74,7 +75,8 @@ const SIMULATOR: &str = "tests/sim/";
 const ENGINE: &str = "src/engine/";
 /// The crates below the program, each with the maximum number of its imports against the reading
 /// order.
-const LOWER_CRATES: &[(&str, usize)] = &[("src/common/", 0), (ENGINE, 3), ("src/kernel/", 2)];
+const LOWER_CRATES: &[(&str, usize)] =
+    &[("src/barrier/", 4), ("src/common/", 0), (ENGINE, 3), ("src/kernel/", 2)];
 /// The file that reads the clocks.
 const ENGINE_TIME: &str = "src/engine/time.rs";
 
@@ -587,6 +589,7 @@ fn the_engine_imports_std_only() {
 /// Crates, and for each the folders of the source tree whose files may name it.
 const OWNED: &[(&str, &str)] = &[
     // The view alone uses the FUSE protocol; the other parts of a guard are tested without a mount.
+    ("barrier", "src/barrier/test_markers.rs, src/guard/, src/cli/"),
     ("kernel", "src/holder_id.rs, src/fuse/, src/guard/view/, src/cli/"),
     ("clap", "src/cli/"),
     ("axum", "src/server/http/"),

@@ -16,7 +16,6 @@ use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::guard::endpoint::{AnswerWait, EndpointArgs, GuardEndpoint, PlainFolder, answered};
 use crate::cli::output;
 use crate::engine::Ttl;
-use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::disk::linux_disk::{LinuxDisk, open_below};
 use crate::guard::folder::state_place::{ChangedThrough, StatePlace};
 use crate::guard::folder_snapshot::descriptor::manifest_text;
@@ -25,6 +24,7 @@ use crate::guard::folder_snapshot::snapshot_store::{
 };
 use crate::guard::folder_snapshot::tree_copy::{TreeCopy, entries_of};
 use crate::time::{Span, boot_now};
+use barrier::folder_path::ContentDigest;
 use clap::Subcommand;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use serde_json::{Value, json};

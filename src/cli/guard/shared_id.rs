@@ -6,10 +6,10 @@ use super::carry;
 use crate::cli::connect::credential_options::{ServerKeyArgs, ask_first};
 use crate::cli::exit::{CliError, CliResult};
 use crate::engine::ClientId;
-#[cfg(target_os = "linux")]
-use crate::guard::barrier::handover::Handover;
 use crate::guard::folder::folder_record::is_folder_id;
 use crate::time::Span;
+#[cfg(target_os = "linux")]
+use barrier::handover::Handover;
 use serde_json::Value;
 use std::path::Path;
 

@@ -1,10 +1,10 @@
 //! A record of the change log, as a line of text: a checksum, and the record as JSON.
 
-use super::super::barrier::folder_path::FolderPath;
-use super::super::barrier::handover::HandoverId;
-use super::super::barrier::ledger::Ledger;
-use crate::guard::barrier::folder_path::ContentDigest;
-use crate::guard::barrier::folder_path::FileStamp;
+use barrier::folder_path::ContentDigest;
+use barrier::folder_path::FileStamp;
+use barrier::folder_path::FolderPath;
+use barrier::handover::HandoverId;
+use barrier::ledger::Ledger;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 

@@ -3,10 +3,10 @@
 //! Finds the name on the disk that belongs to a path of the folder. Paths are in Unicode
 //! normalization form C; a name on the disk need not be.
 
-use super::super::barrier::folder_path::{FolderPath, FolderPathError};
-use crate::guard::barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
 use crate::guard::barrier_store::small_files::{digest_of, if_there};
 use crate::guard::disk::operations::{Attributes, Disk, FileStat, Place};
+use barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
+use barrier::folder_path::{FolderPath, FolderPathError};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;

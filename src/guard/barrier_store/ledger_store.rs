@@ -6,13 +6,13 @@
 //! a power failure the last lines may be missing: the boot is another one then, and the folder is
 //! compared with the ledger before anything is said about it.
 
-use super::super::barrier::ledger::Ledger;
 use super::change_record::{ChangeRecord, LogLine};
-use crate::guard::barrier::folder_path::ContentDigest;
-use crate::guard::barrier::ledger::{LEDGER_BYTES_MAX, LedgerError};
 use crate::guard::barrier_store::small_files::{give_name, write_temporary};
 use crate::guard::barrier_store::small_files::{if_there, read_at_most};
 use crate::guard::disk::operations::{Disk, IfThere, Place};
+use barrier::folder_path::ContentDigest;
+use barrier::ledger::Ledger;
+use barrier::ledger::{LEDGER_BYTES_MAX, LedgerError};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -416,13 +416,13 @@ fn new_changes<D: Disk>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::barrier::folder_path::FolderPath;
-    use super::super::super::barrier::handover::HandoverId;
     use super::super::change_record::tests::records;
     use super::super::test_disk::{Fault, TestDisk, TestFolder};
     use super::*;
     use crate::base::random;
-    use crate::guard::barrier::folder_path::FileStamp;
+    use barrier::folder_path::FileStamp;
+    use barrier::folder_path::FolderPath;
+    use barrier::handover::HandoverId;
     use std::fs;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -3,19 +3,19 @@
 //!
 //! Writes markers into `.latchfs`, and removes those that nobody needs any more.
 
-use super::super::barrier::marker::{MARKER_BYTES_MAX, Marker, MarkerError};
 use super::disk_tree::CONTROL_DIR;
 use crate::base::said;
-use crate::guard::barrier::chain::{MarkerFiles, NotAdded};
-use crate::guard::barrier::comparison::is_sync_temporary;
-use crate::guard::barrier::folder_path::ContentDigest;
-use crate::guard::barrier::marker::{MarkerKind, MarkerLink, MarkerName};
 use crate::guard::barrier_store::disk_tree::open_dir_at;
 use crate::guard::barrier_store::small_files::{
     give_name, if_there, read_at_most, remove_if_there, write_temporary,
 };
 use crate::guard::disk::operations::{Disk, FileStat, IfThere, Place};
 use crate::time::Wall;
+use barrier::chain::{MarkerFiles, NotAdded};
+use barrier::comparison::is_sync_temporary;
+use barrier::folder_path::ContentDigest;
+use barrier::marker::{MARKER_BYTES_MAX, Marker, MarkerError};
+use barrier::marker::{MarkerKind, MarkerLink, MarkerName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
@@ -447,13 +447,13 @@ pub(crate) fn remove_other_markers<D: Disk>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::barrier::marker::Marker;
-    use super::super::super::barrier::test_markers::TestMarkers;
     use super::super::test_disk::{Fault, TestDisk, TestFolder};
     use super::*;
-    use crate::guard::barrier::chain::MARKERS_MAX;
-    use crate::guard::barrier::folder_path::ContentDigest;
     use crate::guard::disk::linux_disk::LinuxDisk;
+    use crate::guard::test_markers::TestMarkers;
+    use barrier::chain::MARKERS_MAX;
+    use barrier::folder_path::ContentDigest;
+    use barrier::marker::Marker;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -693,10 +693,10 @@ mod tests {
 
 #[cfg(test)]
 mod marker_writer_tests {
-    use super::super::super::barrier::test_markers::{TestMarkers, is};
     use super::super::test_disk::{Fault, TestDisk, TestFolder};
     use super::*;
     use crate::guard::disk::linux_disk::LinuxDisk;
+    use crate::guard::test_markers::{TestMarkers, is};
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
     use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -9,13 +9,13 @@
 //! sync tool of this machine, as the tool itself names them. A `.stignore` in the folder is read by
 //! the tool alone.
 
-use super::super::barrier::ignored::{IGNORE_BYTES_MAX, IgnoreRules};
-use super::super::write_policy::PathPatterns;
 use super::disk_tree::{CONTROL_DIR, IGNORE_FILE};
 use crate::base::said;
-use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::barrier_store::disk_tree::open_dir_at;
 use crate::guard::disk::operations::{Disk, FileStat, IfThere, Place};
+use barrier::folder_path::ContentDigest;
+use barrier::folder_path::PathPatterns;
+use barrier::ignored::{IGNORE_BYTES_MAX, IgnoreRules};
 use sha2::{Digest as _, Sha256};
 use std::ffi::OsStr;
 use std::io;
@@ -229,13 +229,13 @@ mod tests {
 
 #[cfg(test)]
 mod ignore_files_tests {
-    use super::super::super::barrier::coverage::{Cover, Coverage};
-    use super::super::super::barrier::folder_path::FolderPath;
-    use super::super::super::barrier::ignored::IgnoredBecause;
-    use super::super::super::barrier::ledger::Ledger;
     use super::super::test_disk::TestFolder;
     use super::*;
     use crate::guard::disk::linux_disk::LinuxDisk;
+    use barrier::coverage::{Cover, Coverage};
+    use barrier::folder_path::FolderPath;
+    use barrier::ignored::IgnoredBecause;
+    use barrier::ledger::Ledger;
 
     fn read(test: &TestFolder, tool: &ToolPatterns) -> IgnoreRules {
         let local = PathPatterns::parse(&["*.swp".to_owned()]).expect("valid");

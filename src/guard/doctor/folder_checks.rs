@@ -9,27 +9,27 @@
 //! The files that tenures have left in the state directory: stages, lost files, and late publishes.
 
 use super::super::audit_log::{AuditedAct, acts_of};
-use super::super::barrier::arrival_target::{Barrier, Unsure};
-use super::super::barrier::coverage::{CountedPaths, CoverageReport};
-use super::super::barrier::folder_path::FolderPath;
-use super::super::barrier::handover::{PreviousTenure, Remembered};
-use super::super::barrier::ignored::IgnoreRules;
-use super::super::barrier::ledger::Ledger;
-use super::super::barrier::ready::Decision;
 use super::super::barrier_store::disk_tree::DiskTree;
 use super::super::barrier_store::ledger_store::read_ledger;
 use super::super::barrier_store::marker_dir::MarkerDir;
-use super::super::tenure::TenureId;
-use super::super::write_policy::PathPatterns;
 #[cfg(target_os = "linux")]
 use super::snapshot_findings::snapshot_findings;
 use crate::base::said;
-use crate::guard::barrier::comparison::original_of;
-use crate::guard::barrier::folder_path::{DigestCache, FolderTree as _, FoundFile};
-use crate::guard::barrier::ready::{MissingBecause, MissingPath, NotArrived};
 use crate::guard::barrier_store::small_files::{ToolPatterns, read_ignore_rules};
 use crate::guard::disk::operations::Disk;
 use crate::time::{Span, Wall};
+use barrier::arrival_target::{Barrier, Unsure};
+use barrier::comparison::original_of;
+use barrier::coverage::{CountedPaths, CoverageReport};
+use barrier::folder_path::FolderPath;
+use barrier::folder_path::PathPatterns;
+use barrier::folder_path::{DigestCache, FolderTree as _, FoundFile};
+use barrier::handover::{PreviousTenure, Remembered};
+use barrier::ignored::IgnoreRules;
+use barrier::ledger::Ledger;
+use barrier::ready::Decision;
+use barrier::ready::{MissingBecause, MissingPath, NotArrived};
+use barrier::tenure_id::TenureId;
 use std::collections::BTreeMap;
 use std::io;
 

@@ -2,13 +2,13 @@
 
 use super::super::folder_snapshot::snapshot_store::SnapshotStore;
 use super::super::folder_snapshot::snapshot_take::SnapshotIntent;
-use super::super::tenure::TenureId;
 use super::folder_checks::some_of;
 use crate::base::said;
 use crate::guard::disk::operations::Disk;
 use crate::guard::doctor::folder_checks::ExaminedFolder;
 use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
 use crate::guard::folder_snapshot::snapshot_store::{SnapshotFinding, findings};
+use barrier::tenure_id::TenureId;
 
 /// Returns the findings about the snapshots. Each file of each snapshot is read.
 pub(super) fn snapshot_findings<D: Disk>(

@@ -12,28 +12,28 @@
 use super::folder_changes::{BarrierState, FolderBarrier, KnownFiles, MarkedIgnore};
 use super::folder_guard::FolderGuard;
 use crate::base::{random, said};
-use crate::guard::barrier::arrival_target::{Barrier, Unsure};
-use crate::guard::barrier::chain::ancestors;
-use crate::guard::barrier::coverage::Coverage;
-use crate::guard::barrier::folder_path::{FileStamp, FolderPath, FolderTree as _};
-use crate::guard::barrier::handover::{
-    Handover, HandoverEnd, HandoverId, HandoverKind, PreviousTenure, Remembered,
-};
-use crate::guard::barrier::ignored::IgnoreRules;
-use crate::guard::barrier::ledger::Ledger;
-use crate::guard::barrier::marker;
-use crate::guard::barrier::marker::{Acceptance, Marker, MarkerKind, MarkerLink};
-use crate::guard::barrier::marking::{
-    LateMarker, LateStep, Listing, MarkerHead, TenureMarking, copied_before, late_step,
-};
-use crate::guard::barrier::ready::{Accepted, Decision, NotArrived};
 use crate::guard::barrier_store::change_record::ChangeRecord;
 use crate::guard::barrier_store::disk_tree::DiskTree;
 use crate::guard::barrier_store::marker_dir::{MarkerDir, MarkerWriter, UnreadMarker};
 use crate::guard::disk::operations::Disk;
 use crate::guard::stage::gate::Gate;
-use crate::guard::tenure::TenureId;
 use crate::time::{Span, Time, Wall, boot_now};
+use barrier::arrival_target::{Barrier, Unsure};
+use barrier::chain::ancestors;
+use barrier::coverage::Coverage;
+use barrier::folder_path::{FileStamp, FolderPath, FolderTree as _};
+use barrier::handover::{
+    Handover, HandoverEnd, HandoverId, HandoverKind, PreviousTenure, Remembered,
+};
+use barrier::ignored::IgnoreRules;
+use barrier::ledger::Ledger;
+use barrier::marker;
+use barrier::marker::{Acceptance, Marker, MarkerKind, MarkerLink};
+use barrier::marking::{
+    LateMarker, LateStep, Listing, MarkerHead, TenureMarking, copied_before, late_step,
+};
+use barrier::ready::{Accepted, Decision, NotArrived};
+use barrier::tenure_id::TenureId;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;

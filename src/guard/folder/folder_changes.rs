@@ -8,15 +8,6 @@
 
 use super::unread::UnreadVersions;
 use crate::base::said;
-use crate::guard::barrier::coverage::{CountedPaths, Coverage, CoverageReport};
-use crate::guard::barrier::folder_path::{
-    ContentDigest, DigestCache, FileStamp, FolderPath, FolderTree as _, FoundFile,
-};
-use crate::guard::barrier::handover::HandoverId;
-use crate::guard::barrier::ignored::{IgnoreRules, IgnoredBecause};
-use crate::guard::barrier::ledger::{Ledger, LedgerEntry};
-use crate::guard::barrier::marking::TenureMarking;
-use crate::guard::barrier::ready::Arrived;
 use crate::guard::barrier_store::change_record::ChangeRecord;
 use crate::guard::barrier_store::disk_tree::{HashedCount, stamp_of};
 use crate::guard::barrier_store::ledger_store::{LedgerStore, LoadedLedger};
@@ -27,8 +18,17 @@ use crate::guard::barrier_store::small_files::{
 use crate::guard::disk::acting_as::itself;
 use crate::guard::disk::operations::{Disk, FileStat};
 use crate::guard::folder::unread::{read_unread, write_unread};
-use crate::guard::write_policy::PathPatterns;
 use crate::time::this_boot;
+use barrier::coverage::{CountedPaths, Coverage, CoverageReport};
+use barrier::folder_path::PathPatterns;
+use barrier::folder_path::{
+    ContentDigest, DigestCache, FileStamp, FolderPath, FolderTree as _, FoundFile,
+};
+use barrier::handover::HandoverId;
+use barrier::ignored::{IgnoreRules, IgnoredBecause};
+use barrier::ledger::{Ledger, LedgerEntry};
+use barrier::marking::TenureMarking;
+use barrier::ready::Arrived;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -9,7 +9,6 @@
 use super::folder_changes::{FolderBarrier, stamp_of_file};
 use super::unread::{KeptVersions, UnreadPolicy, UnreadRefusal};
 use crate::guard::audit_log::{AuditLog, AuditedAct, GuardAct};
-use crate::guard::barrier::handover::{HandoverEnd, PreviousTenure};
 use crate::guard::disk::operations::{Disk, FileStat, FolderName, IfThere, Place};
 use crate::guard::lost_files::{
     LostDescription, LostFiles, LostReason, NoSpace, Space, SpaceLimits,
@@ -18,9 +17,11 @@ use crate::guard::stage::fence::{Fence, FenceError};
 use crate::guard::stage::gate::{Closed, Gate, OpenTenure, Pass};
 use crate::guard::stage::publish::{OwnVersions, PublishError, Stage};
 use crate::guard::stage::staged_file::{PutAside, SaveState, StagedFile};
-use crate::guard::tenure::{LiveTenures, Owner, TenureClock, TenureId};
+use crate::guard::tenure::{LiveTenures, Owner, TenureClock};
 use crate::guard::tenures::sequence::Tenures;
 use crate::time::{Span, Time};
+use barrier::handover::{HandoverEnd, PreviousTenure};
+use barrier::tenure_id::TenureId;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

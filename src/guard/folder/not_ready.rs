@@ -139,9 +139,9 @@ impl fmt::Display for Arrival {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::barrier::arrival_target::Unsure;
-    use crate::guard::barrier::folder_path::FolderPath;
-    use crate::guard::barrier::ready::{MissingBecause, MissingPath, NotArrived};
+    use barrier::arrival_target::Unsure;
+    use barrier::folder_path::FolderPath;
+    use barrier::ready::{MissingBecause, MissingPath, NotArrived};
 
     #[test]
     fn a_sentence_names_what_is_missing_and_the_next_step() {

@@ -5,10 +5,10 @@
 //! The file `unread` of this machine: the versions of other machines that no program has opened, as
 //! of the last time that some arrived.
 
-use crate::guard::barrier::folder_path::FileStamp;
 use crate::guard::barrier_store::small_files::{give_name, read_at_most, write_temporary};
 use crate::guard::disk::operations::{Disk, IfThere, Place};
 use crate::guard::tenure::Owner;
+use barrier::folder_path::FileStamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -6,8 +6,8 @@
 //! whole manifest, the root, is the digest of the snapshot.
 
 use crate::base::random;
-use crate::guard::barrier::folder_path::ContentDigest;
 use crate::time::Wall;
+use barrier::folder_path::ContentDigest;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fmt;

@@ -5,17 +5,17 @@
 //!
 //! Finds snapshots that were interrupted or damaged, and finishes or removes the interrupted ones.
 
-use super::super::tenure::TenureId;
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotDescriptor, SnapshotReady, VERSION};
 use super::snapshot_take::{SnapshotIntent, intents, staged_name};
 use crate::base::said;
-use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::disk::operations::{Disk, IfThere, Place, remove_tree};
 use crate::guard::folder_snapshot::descriptor::{
     MANIFEST_BYTES_MAX, ManifestEntry, SnapshotId, parse_manifest,
 };
 use crate::guard::folder_snapshot::tree_copy::{entries_of, is_gone};
 use crate::guard::stage::publish::READY;
+use barrier::folder_path::ContentDigest;
+use barrier::tenure_id::TenureId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -2,14 +2,12 @@
 //! `READY` last, and makes it visible by one rename. The fence of a later tenure removes the stage,
 //! so that a guard which was stopped before the rename publishes nothing.
 
-use super::super::tenure::TenureId;
 use super::descriptor::{SENTENCES_MAX, SnapshotConsistency, SnapshotDescriptor, SnapshotReady};
 use super::snapshot_disk::SnapshotDisk;
 use super::snapshot_store::{
     DESCRIPTOR, INTENT, MANIFEST, SnapshotError, SnapshotStore, TREE, write_new,
 };
 use super::tree_copy::{MayLink, TreeCopy};
-use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::disk::operations::remove_tree;
 use crate::guard::disk::operations::{Disk, FileStat, Place};
 use crate::guard::folder::folder_guard::FolderGuard;
@@ -20,6 +18,8 @@ use crate::guard::folder_snapshot::tree_copy::walk;
 use crate::guard::stage::gate::Pass;
 use crate::guard::stage::publish::{READY, SNAPSHOT, Stage};
 use crate::time::Wall;
+use barrier::folder_path::ContentDigest;
+use barrier::tenure_id::TenureId;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

@@ -1,7 +1,7 @@
 //! Snapshots that fail or are killed at each step: those that are shown are complete.
 
 use super::super::barrier_store::test_disk::{Fault, TestDisk, TestFolder};
-use super::super::tenure::{Owner, TenureClock, TenureId};
+use super::super::tenure::{Owner, TenureClock};
 use super::descriptor::{
     DESCRIPTOR_BYTES_MAX, SnapshotConsistency, SnapshotDescriptor, SnapshotId,
 };
@@ -18,6 +18,7 @@ use crate::guard::folder_snapshot::snapshot_store::{
     RecoveredSnapshots, SnapshotFinding, findings, recover,
 };
 use crate::time::{Span, Time, boot_now};
+use barrier::tenure_id::TenureId;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;

@@ -8,11 +8,11 @@
 
 use super::descriptor::{SENTENCES_MAX, SnapshotCounts};
 use super::snapshot_disk::{CopyMethod, SnapshotDisk, is_own_dir};
-use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::disk::operations::{Attributes, Disk, FileId, FileStat, Place, remove_tree};
 use crate::guard::folder_snapshot::descriptor::{EntryKind, ManifestEntry};
 use crate::guard::stage::publish::READY;
 use crate::time::Wall;
+use barrier::folder_path::ContentDigest;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

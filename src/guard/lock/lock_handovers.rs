@@ -5,13 +5,15 @@ use super::folder_lock::{FolderLock, SeenLock};
 use crate::engine::{
     self, Annotate, ClientId, Holder, LeaseKey, Mode, Op, Outcome, Patch, Previous, Token,
 };
-use crate::fuse::kernel::task::spawn;
-use crate::guard::barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
+use kernel::task::spawn;
+use barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
 use crate::guard::lock::folder_lock::AWAY_NOTE;
 use crate::guard::tenure::LiveTenures;
 use crate::guard::tenure::TenureId;
 use crate::service::{CacheableView, Retry};
 use crate::time::{Time, Wall};
+use barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
+use barrier::tenure_id::TenureId;
 use std::sync::Arc;
 
 const fn end_of(end: engine::HandoverEnd) -> HandoverEnd {

@@ -8,7 +8,7 @@ use crate::guard::disk::operations::{Disk, FileStat, IfThere, Place};
 use crate::guard::lost_files::{LostDescription, LostFiles, LostReason};
 use crate::guard::stage::staged_file::remove_made;
 use crate::guard::tenure::LiveTenures;
-use crate::guard::tenure::TenureId;
+use barrier::tenure_id::TenureId;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;

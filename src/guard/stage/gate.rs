@@ -1,8 +1,9 @@
 //! The gate: every change of the folder passes it, and it lets a change pass only during a ready
 //! tenure, for programs of the tenure's owner, and before the tenure's local deadline.
 
-use crate::guard::tenure::{Owner, TenureClock, TenureId};
+use crate::guard::tenure::{Owner, TenureClock};
 use crate::time::{Span, Time};
+use barrier::tenure_id::TenureId;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -11,7 +11,7 @@
 //! came past the view in this tenure, for example from a sync tool.
 
 use crate::guard::disk::operations::{Disk, FileId, FileStat, FolderName, IfThere, Place};
-use crate::guard::tenure::TenureId;
+use barrier::tenure_id::TenureId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

@@ -8,7 +8,7 @@
 use super::publish::{FILES, MADE, MOVED, PublishError, Stage};
 use crate::guard::disk::operations::{Disk, FolderName, IfThere, Place};
 use crate::guard::lost_files::{GrowingPart, NoSpace, StagedSpace};
-use crate::guard::tenure::TenureId;
+use barrier::tenure_id::TenureId;
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
 use std::io;

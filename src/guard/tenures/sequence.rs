@@ -4,7 +4,6 @@
 
 use crate::engine::Token;
 use crate::guard::audit_log::AuditedAct;
-use crate::guard::barrier::handover::{HandoverId, PreviousTenure};
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::arrival_watch::ArrivalWatch;
 use crate::guard::folder::folder_barrier::{BarrierWorker, JobDone};
@@ -14,13 +13,15 @@ use crate::guard::lock::asking::{LockUse, LockUses};
 use crate::guard::lock::folder_lock::{FolderLock, LockMessage, LockNews, SeenLock, TakeAnswer};
 use crate::guard::stage::fence::FenceError;
 use crate::guard::stage::staged_file::PutAside;
-use crate::guard::tenure::{LiveTenures, Owner, TenureClock, TenureId};
+use crate::guard::tenure::{LiveTenures, Owner, TenureClock};
 use crate::guard::tenures::tenure_arrival::{Steps, Then, WaitingChange};
 use crate::guard::tenures::wishes::{
     IsWanted, KeptPlaces, MayGoOn, OnHeld, OnNews, TenureEnd, TenureNews, Waiter, Wish, WishOf,
 };
 use crate::guard::write_policy::WritePolicy;
 use crate::time::{Span, Time, Wall, boot_now};
+use barrier::handover::{HandoverId, PreviousTenure};
+use barrier::tenure_id::TenureId;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;

@@ -10,12 +10,12 @@
 
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_barrier::Job;
-use crate::guard::tenure::TenureId;
 use crate::guard::tenures::sequence::{GuardState, Message, Tenures};
 use crate::guard::tenures::tenure_arrival::{SleepUnderWay, Then, WaitingChange};
 use crate::guard::tenures::wishes::{Denied, TenureEnd};
 use crate::guard::write_policy::WhenAsked;
 use crate::time::{Span, Time, boot_now};
+use barrier::tenure_id::TenureId;
 
 /// How long a sleep is delayed until the folder was left alone for as long as `--yield` says.
 const IDLE_PATIENCE: Span = Span::from_millis(2_500);

@@ -7,19 +7,20 @@
 
 use crate::engine::Token;
 use crate::guard::audit_log::AuditedAct;
-use crate::guard::barrier::folder_path::{FileStamp, FolderPath};
-use crate::guard::barrier::handover::{Handover, HandoverId, PreviousTenure};
-use crate::guard::barrier::ready::{Accepted, MissingPath};
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_barrier::{Arrival, Job, JobDone, Late};
 use crate::guard::folder::folder_changes::FolderBarrier;
 use crate::guard::folder::not_ready::NotReady;
 use crate::guard::stage::staged_file::PutAside;
-use crate::guard::tenure::{Owner, TenureId};
+use crate::guard::tenure::Owner;
 use crate::guard::tenures::sequence::{GuardState, Message, Tenures};
 use crate::guard::tenures::wishes::{Denied, TenureEnd, TenureNews, Wish, WishOf};
 use crate::guard::write_policy::AcceptedByOption;
 use crate::time::{Span, Time, boot_now};
+use barrier::folder_path::{FileStamp, FolderPath};
+use barrier::handover::{Handover, HandoverId, PreviousTenure};
+use barrier::ready::{Accepted, MissingPath};
+use barrier::tenure_id::TenureId;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The delay before the guard asks for the lock again that it has given to another machine because

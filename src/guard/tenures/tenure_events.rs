@@ -2,10 +2,10 @@
 //!
 //! The last events of a guard, for readers that follow them.
 
-use crate::guard::barrier::folder_path::FolderPath;
-use crate::guard::tenure::TenureId;
 use crate::guard::tenures::wishes::TenureNews;
 use crate::time::Wall;
+use barrier::folder_path::FolderPath;
+use barrier::tenure_id::TenureId;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 

@@ -1,13 +1,10 @@
 //! A ready tenure tells the lock service that changes follow, before the first one is made,
 //! and that a marker names them, once nothing has changed for a while.
 
-use crate::guard::barrier::folder_path::FolderPath;
-use crate::guard::barrier::handover::{Handover, HandoverId};
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_barrier::Job;
 use crate::guard::folder::folder_barrier::NextMark;
 use crate::guard::stage::staged_file::PutAside;
-use crate::guard::tenure::TenureId;
 use crate::guard::tenures::sequence::{GuardState, Message, Tenures};
 use crate::guard::tenures::tenure_arrival::{
     ArrivingTenure, OnAnnounced, Sent, Then, WaitingChange, YieldUnderWay,
@@ -15,6 +12,9 @@ use crate::guard::tenures::tenure_arrival::{
 use crate::guard::tenures::wishes::{Denied, Wish};
 use crate::guard::tenures::wishes::{TenureEnd, TenureNews};
 use crate::time::{Span, Time, boot_now};
+use barrier::folder_path::FolderPath;
+use barrier::handover::{Handover, HandoverId};
+use barrier::tenure_id::TenureId;
 use std::collections::VecDeque;
 
 /// The delay before a marker is tried again that could not be written, or a handover sent again

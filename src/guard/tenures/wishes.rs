@@ -2,11 +2,12 @@
 //!
 //! News of the tenures of a guard: how they began and ended.
 
-use crate::guard::barrier::folder_path::FolderPath;
 use crate::guard::folder::not_ready::NotReady;
 use crate::guard::stage::staged_file::PutAside;
-use crate::guard::tenure::{Owner, TenureId};
+use crate::guard::tenure::Owner;
 use crate::time::Time;
+use barrier::folder_path::FolderPath;
+use barrier::tenure_id::TenureId;
 use std::collections::BTreeSet;
 
 /// Why a program does not get a tenure now.

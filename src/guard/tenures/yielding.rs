@@ -12,12 +12,13 @@ use crate::fuse::kernel::task::spawn;
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_guard::{CHECK_AGAIN, IsUsed};
 use crate::guard::lock::folder_lock::{FolderLock, SeenLock};
-use crate::guard::tenure::{Owner, TenureId};
+use crate::guard::tenure::Owner;
 use crate::guard::tenures::sequence::{GuardState, Message, TenureState, Tenures};
 use crate::guard::tenures::wishes::{Denied, TenureEnd, TenureNews, Waiter, Wish};
 use crate::guard::write_policy::WhenAsked;
 use crate::service::{Retry, SessionOwner};
 use crate::time::{Time, Wall, boot_now};
+use barrier::tenure_id::TenureId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! first steps get the answers of a recorded history, and at the first step without an answer the
 //! run unwinds and hands over the operation that it is about to do.
 
-use super::super::tenure::{Owner, TenureClock, TenureId};
+use super::super::tenure::{Owner, TenureClock};
 use super::storage::{FOLDER, Inode, LOST, STAGES};
 use super::{Mutant, Scenario, Setup};
 use crate::engine::Token;
@@ -17,6 +17,7 @@ use crate::guard::stage::fence::FenceError;
 use crate::guard::stage::gate::Pass;
 use crate::guard::stage::staged_file::StagedFile;
 use crate::time::{Span, Time};
+use barrier::tenure_id::TenureId;
 use foldhash::{HashMap, HashMapExt as _};
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};

@@ -1,7 +1,7 @@
 //! The view of one folder: its parts, how a node's file is opened, and how a change gets its pass
 //! through the gate.
 
-use super::super::tenure::{Owner, TenureId};
+use super::super::tenure::Owner;
 use super::super::write_policy::{OnWrite, OwnerKind, WritePolicy};
 use crate::auth::FolderAct;
 use crate::guard::disk::linux_disk::{LinuxDisk, id_in, open_below, stat};
@@ -28,6 +28,7 @@ use crate::guard::view::parts::view_snapshots::ViewSnapshots;
 use crate::guard::view::requests::lost_control::LostListing;
 use crate::holder_id::LoginSession;
 use crate::time::Span;
+use barrier::tenure_id::TenureId;
 use kernel::file_system::Done;
 use kernel::file_system::{Errno, Requester};
 use kernel::handles::{Full, Pool, Share, Shares};

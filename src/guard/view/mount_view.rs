@@ -1,7 +1,6 @@
 //! Mounts the view of a folder, and answers the requests of `latchfs guard`.
 
 use super::super::guard_request::{ACCEPT_PATIENCE, GuardRequest, refused};
-use super::super::tenure::TenureId;
 use super::super::write_policy::WritePolicy;
 use super::folder_view::FolderView;
 use crate::auth::FolderAct;
@@ -25,6 +24,7 @@ use crate::guard::view::parts::second_opens::SecondOpens;
 use crate::guard::view::parts::view_snapshots::ViewSnapshots;
 use crate::guard::view::requests::lost_control::LostListing;
 use crate::time::Span;
+use barrier::tenure_id::TenureId;
 use kernel::file_system::Requester;
 use kernel::handles::Shares;
 use kernel::handles::{HandleNumbers, Handles};

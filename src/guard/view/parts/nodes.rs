@@ -7,7 +7,7 @@ use super::open_file::OpenFile;
 use crate::guard::disk::operations::FileId;
 use crate::guard::folder_snapshot::snapshot_store::TREE;
 use crate::guard::stage::staged_file::SaveState;
-use crate::guard::tenure::TenureId;
+use barrier::tenure_id::TenureId;
 use kernel::file_system::{Errno, NameIn};
 use parking_lot::Mutex;
 use rustix::fs::Statx;

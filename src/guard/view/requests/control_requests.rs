@@ -11,7 +11,7 @@ use super::open::writes;
 use crate::auth::{Extent, FolderAct, FolderUser, TenureOf};
 use crate::engine::Ttl;
 use crate::guard::guard_request::{GuardRequest, refused};
-use crate::guard::tenure::{Owner, TenureId};
+use crate::guard::tenure::Owner;
 use crate::guard::tenures::sequence::GuardState;
 use crate::guard::tenures::wishes::{Denied, WishOf};
 use crate::guard::view::folder_view::{FolderView, MayWait};
@@ -20,6 +20,7 @@ use crate::guard::view::parts::control_files::{
 };
 use crate::guard::view::parts::open_file::{Content, KernelWait, OpenFile, Opening};
 use crate::time::{Span, Wall};
+use barrier::tenure_id::TenureId;
 use kernel::file_system::{Done, Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester};
 use kernel::handles::{Full, Pool};
 use kernel::machine_facts::own_uid;

@@ -19,7 +19,6 @@ use crate::guard::disk::linux_disk::{id_in, open_below, stat_at, stat_in};
 use crate::guard::disk::operations::{FileId, FileStat};
 use crate::guard::stage::gate::OpenTenure;
 use crate::guard::stage::staged_file::SaveState;
-use crate::guard::tenure::TenureId;
 use crate::guard::tenures::wishes::MayGoOn;
 use crate::guard::view::folder_view::{FolderView, Located, MayWait};
 use crate::guard::view::parts::database_files::{
@@ -27,6 +26,7 @@ use crate::guard::view::parts::database_files::{
 };
 use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
 use crate::guard::view::parts::processes::may_have_open;
+use barrier::tenure_id::TenureId;
 use kernel::file_system::{Done, Errno, NameIn, Requester, WriteRequest};
 use rustix::fs::{AtFlags, OFlags};
 use std::collections::{BTreeSet, HashSet};

@@ -27,7 +27,7 @@ use crate::guard::view::mount_view::ViewParts;
 use crate::guard::view::parts::view_snapshots::ViewSnapshots;
 use crate::guard::write_policy::{
     AcceptedByOption, IN_PLACE_DEFAULT, LOCAL_DEFAULT, NEVER_ASK_DEFAULT, OnWrite, OwnerKind,
-    PathPatterns, WhenAsked, WritePolicy,
+    WhenAsked, WritePolicy,
 };
 use crate::service::local::Local;
 use crate::service::test_backends::forward_to_engine;
@@ -36,6 +36,7 @@ use crate::service::{
     counters, paging,
 };
 use crate::time::{Span, Time, boot_now};
+use barrier::folder_path::PathPatterns;
 use kernel::file_system::FileSystem as _;
 use kernel::machine_facts::own_uid;
 use kernel::notifications::{Invalidator, Stale};

@@ -2,13 +2,13 @@
 //!
 //! A folder in memory, for tests.
 
-use super::super::tenure::TenureId;
-use super::folder_path::FolderPath;
-use super::marker::{Change, Marker, PathState};
-use crate::engine::Token;
-use crate::guard::barrier::chain::MarkerFiles;
-use crate::guard::barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
-use crate::guard::barrier::marker::{MarkerKind, MarkerLink, MarkerName};
+use barrier::chain::MarkerFiles;
+use barrier::folder_path::FolderPath;
+use barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
+use barrier::marker::{Change, Marker, PathState};
+use barrier::marker::{MarkerKind, MarkerLink, MarkerName};
+use barrier::tenure_id::TenureId;
+use engine::Token;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -23,12 +23,6 @@ pub(crate) struct TestMarkers {
 impl Default for TestMarkers {
     fn default() -> Self {
         Self { files: MarkerFiles::new("f") }
-    }
-}
-
-impl TenureId {
-    pub(crate) fn with_token(self, token: u64) -> Self {
-        Self { token: Token::named(token), ..self }
     }
 }
 

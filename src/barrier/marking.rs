@@ -3,7 +3,6 @@
 //! Late markers: what a guard that comes back may still say about a tenure that ended without a
 //! marker.
 
-use super::super::tenure::TenureId;
 use super::coverage::{Coverage, CoverageReport};
 use super::folder_path::FolderPath;
 use super::handover::{
@@ -12,11 +11,12 @@ use super::handover::{
 use super::ignored::IgnoreRules;
 use super::ledger::{Ledger, LedgerEntry};
 use super::marker::{Change, Marker, PathState};
-use crate::guard::barrier::comparison::original_of;
-use crate::guard::barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile, hidden};
-use crate::guard::barrier::ledger::{ChangeProgress, LoggedChange};
-use crate::guard::barrier::marker::{MarkerKind, MarkerLink, MarkerName};
-use crate::time::{Span, Time};
+use crate::comparison::original_of;
+use crate::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile, hidden};
+use crate::ledger::{ChangeProgress, LoggedChange};
+use crate::marker::{MarkerKind, MarkerLink, MarkerName};
+use crate::tenure_id::TenureId;
+use engine::time::{Span, Time};
 use std::io;
 
 /// Markers that a tenure writes by itself are at least this far apart.
@@ -30,7 +30,7 @@ const HIDDEN_MODE: u32 = 0o644;
 
 /// The list of a marker: how the paths stood when it was closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listing {
+pub struct Listing {
     kind: MarkerKind,
     /// The number of the newest change in the list.
     number: u64,
@@ -43,36 +43,36 @@ pub(crate) struct Listing {
 
 /// The writer and the time of a marker.
 #[derive(Debug, Clone)]
-pub(crate) struct MarkerHead<'a> {
+pub struct MarkerHead<'a> {
     /// The id of the folder.
-    pub(crate) folder: &'a str,
+    pub folder: &'a str,
     /// The name of the folder's lock.
-    pub(crate) lock: &'a str,
+    pub lock: &'a str,
     /// The client, for messages only.
-    pub(crate) holder: &'a str,
+    pub holder: &'a str,
     /// The wall clock in milliseconds since 1970, for messages only.
-    pub(crate) at: u64,
+    pub at: u64,
     /// The tenure whose changes the marker names.
-    pub(crate) tenure: TenureId,
+    pub tenure: TenureId,
     /// The number of the marker in that tenure.
-    pub(crate) number: u64,
+    pub number: u64,
     /// Whether the tenure's gate had closed for good before the list was made.
-    pub(crate) is_last: bool,
+    pub is_last: bool,
 }
 
 impl Listing {
     /// Returns the paths that the marker names, as they stood.
-    pub(crate) fn changes(&self) -> &[Change] {
+    pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
     /// Returns the paths for which an ignore rule makes a difference.
-    pub(crate) fn coverage(&self) -> &CoverageReport {
+    pub fn coverage(&self) -> &CoverageReport {
         &self.report
     }
 
     /// Returns the marker with this list.
-    pub(crate) fn marker(&self, ledger: &Ledger, head: &MarkerHead<'_>) -> Marker {
+    pub fn marker(&self, ledger: &Ledger, head: &MarkerHead<'_>) -> Marker {
         let (tenure, number) = (head.tenure, head.number);
         Marker {
             name: MarkerName { kind: self.kind, tenure, number },
@@ -176,7 +176,7 @@ impl Ledger {
     /// ledger, as it stands. After the whole folder was accepted, and as long as no marker is known
     /// on which this one can build, the list is that of a checkpoint.
     /// Returns `None` if a file was changed while it was read: then the list must be made again.
-    pub(crate) fn list_changes(
+    pub fn list_changes(
         &self,
         kind: MarkerKind,
         rules: &IgnoreRules,
@@ -221,7 +221,7 @@ impl Ledger {
     }
 
     /// Records that the marker with a list is on the disk.
-    pub(crate) fn marked(&mut self, listing: Listing, link: MarkerLink) {
+    pub fn marked(&mut self, listing: Listing, link: MarkerLink) {
         let from = link.name;
         let paths = listing.changes.len() as u64;
         for (path, found) in listing.updates {
@@ -242,7 +242,7 @@ impl Ledger {
 
 /// The announcements and markers of one tenure.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TenureMarking {
+pub struct TenureMarking {
     tenure: TenureId,
     /// The number of the tenure's next marker.
     next: u64,
@@ -260,7 +260,7 @@ pub(crate) struct TenureMarking {
 impl TenureMarking {
     /// Returns the state of a tenure that has just become ready. `is_dirty`: it goes on after an
     /// unfinished handover of this machine.
-    pub(crate) fn new(tenure: TenureId, is_dirty: bool) -> Self {
+    pub fn new(tenure: TenureId, is_dirty: bool) -> Self {
         Self {
             tenure,
             next: 1,
@@ -273,65 +273,65 @@ impl TenureMarking {
     }
 
     /// Returns the state of a tenure whose acceptance the lock service has.
-    pub(crate) fn accepted(tenure: TenureId) -> Self {
+    pub fn accepted(tenure: TenureId) -> Self {
         Self { is_announced: true, is_dirty: true, ..Self::new(tenure, true) }
     }
 
     /// Returns the number of the tenure's next marker.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.next
     }
 
     /// Whether a change must wait until the lock service has a handover that announces it.
-    pub(crate) fn must_announce(&self) -> bool {
+    pub fn must_announce(&self) -> bool {
         !self.is_announced
     }
 
     /// Returns the handover that announces changes, and records its id.
-    pub(crate) fn announce(&self, ledger: &mut Ledger, id: HandoverId) -> Handover {
+    pub fn announce(&self, ledger: &mut Ledger, id: HandoverId) -> Handover {
         ledger.record_own(id);
         let (marker, counts) = (ledger.verified, ledger.counts);
         Handover { id, kind: HandoverKind::Dirty, next: self.next, marker, counts }
     }
 
     /// Records that the lock service has the announcement.
-    pub(crate) fn announced(&mut self) {
+    pub fn announced(&mut self) {
         (self.is_announced, self.is_dirty, self.is_unanswered) = (true, true, false);
     }
 
     /// Whether the tenure may write a marker. As long as the handover may be clean, a marker that
     /// nothing announces would be followed by nobody.
-    pub(crate) fn may_mark(&self) -> bool {
+    pub fn may_mark(&self) -> bool {
         self.is_dirty
     }
 
     /// Records that a change passes the gate.
-    pub(crate) fn changed(&mut self, now: Time) {
+    pub fn changed(&mut self, now: Time) {
         self.last_change = Some(now);
     }
 
     /// Records when a change passed the gate at the latest.
-    pub(crate) fn changed_at_least(&mut self, at: Time) {
+    pub fn changed_at_least(&mut self, at: Time) {
         self.last_change = self.last_change.max(Some(at));
     }
 
     /// Whether the tenure is the one with this number.
-    pub(crate) fn is_of(&self, tenure: TenureId) -> bool {
+    pub fn is_of(&self, tenure: TenureId) -> bool {
         self.tenure == tenure
     }
 
     /// Whether the lock service may have a handover of this tenure that is not clean.
-    pub(crate) fn is_unclean(&self) -> bool {
+    pub fn is_unclean(&self) -> bool {
         self.is_dirty || self.is_unanswered
     }
 
     /// Returns when nothing has changed for `settle`.
-    pub(crate) fn quiet_at(&self, settle: Span) -> Time {
+    pub fn quiet_at(&self, settle: Span) -> Time {
         self.last_change.map_or(Time::ZERO, |change| change + settle)
     }
 
     /// Returns when the tenure should write a marker by itself if nothing changes until then.
-    pub(crate) fn marker_due(&self, ledger: &Ledger, settle: Span) -> Option<Time> {
+    pub fn marker_due(&self, ledger: &Ledger, settle: Span) -> Option<Time> {
         let after_pause = |(at, took): (Time, Span)| {
             let nanos = took.as_nanos().saturating_mul(MARKER_PAUSE_FACTOR);
             at + Span::from_nanos(nanos).max(MARKER_PAUSE)
@@ -350,7 +350,7 @@ impl TenureMarking {
     }
 
     /// Records that a marker of the tenure is on the disk. It took from `began` to `now`.
-    pub(crate) fn marked(&mut self, began: Time, now: Time) {
+    pub fn marked(&mut self, began: Time, now: Time) {
         self.next += 1;
         self.last_marker = Some((now, now.since(began)));
     }
@@ -359,7 +359,7 @@ impl TenureMarking {
     /// a change has passed the gate since the list of the marker was closed. The gate is closed
     /// meanwhile. From this call on, a change must be announced, whether the handover is answered
     /// or not.
-    pub(crate) fn clean(&mut self, ledger: &mut Ledger, id: HandoverId) -> Option<Handover> {
+    pub fn clean(&mut self, ledger: &mut Ledger, id: HandoverId) -> Option<Handover> {
         if !ledger.log.is_empty() || !self.is_unclean() {
             return None;
         }
@@ -371,14 +371,14 @@ impl TenureMarking {
     }
 
     /// Records that the lock service has the clean handover.
-    pub(crate) fn cleaned(&mut self) {
+    pub fn cleaned(&mut self) {
         self.is_unanswered = false;
     }
 }
 
 /// The next step for changes that no marker names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LateStep {
+pub enum LateStep {
     /// There is nothing to do.
     Nothing,
     /// It is not known whether a later tenure has changed the folder: the changes stay.
@@ -393,19 +393,19 @@ pub(crate) enum LateStep {
 
 /// The tenure that a late marker ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LateMarker {
+pub struct LateMarker {
     /// The tenure.
-    pub(crate) tenure: TenureId,
+    pub tenure: TenureId,
     /// The number of the marker.
-    pub(crate) number: u64,
+    pub number: u64,
     /// The handover that the marker answers.
-    pub(crate) handover: HandoverId,
+    pub handover: HandoverId,
 }
 
 /// Returns what a guard that holds no tenure does about changes that no marker names. The list of a
 /// late marker is made as that of any other: it compares the whole folder with the ledger, so that
 /// a restart of the machine makes no difference.
-pub(crate) fn late_step(previous: &PreviousTenure, engine: u64, ledger: &Ledger) -> LateStep {
+pub fn late_step(previous: &PreviousTenure, engine: u64, ledger: &Ledger) -> LateStep {
     let has_changes = !ledger.log.is_empty();
     let Remembered::Handover(handover) = previous.handover else {
         return if has_changes { LateStep::Wait } else { LateStep::Nothing };
@@ -428,27 +428,27 @@ pub(crate) fn late_step(previous: &PreviousTenure, engine: u64, ledger: &Ledger)
 
 /// Returns the files that a late marker names. They are copied to the lost files before the marker
 /// is written, and leave them when the chain of a later handover contains the marker.
-pub(crate) fn copied_before(listing: &Listing) -> impl Iterator<Item = &FolderPath> {
+pub fn copied_before(listing: &Listing) -> impl Iterator<Item = &FolderPath> {
     let is_file = |change: &&Change| matches!(change.state, PathState::File { .. });
     listing.changes().iter().filter(is_file).map(|change| &change.path)
 }
 
 impl Ledger {
     /// Whether a handover is this machine's own, and no marker says yet what came after it.
-    pub(crate) fn is_unfinished(&self, handover: &Handover) -> bool {
+    pub fn is_unfinished(&self, handover: &Handover) -> bool {
         self.is_own(handover.id)
             && handover.kind != HandoverKind::Clean
             && self.closed != Some(handover.id)
     }
 
     /// Records that a late marker is on the disk.
-    pub(crate) fn ended_late(&mut self, listing: Listing, link: MarkerLink, late: &LateMarker) {
+    pub fn ended_late(&mut self, listing: Listing, link: MarkerLink, late: &LateMarker) {
         self.marked(listing, link);
         self.closed = Some(late.handover);
     }
 
     /// Records that the changed files are among the lost files.
-    pub(crate) fn put_aside(&mut self) {
+    pub fn put_aside(&mut self) {
         self.log.clear();
         self.accepted = None;
     }
@@ -458,8 +458,8 @@ impl Ledger {
 mod tests {
     use super::super::test_markers::{ENGINE, TestMarkers};
     use super::*;
-    use crate::engine::Token;
-    use crate::guard::barrier::test_markers::{TestTree, path};
+    use crate::test_markers::{TestTree, path};
+    use engine::Token;
 
     const TENURE: TenureId = TenureId { engine: ENGINE, token: Token::named(3) };
 
@@ -765,12 +765,12 @@ mod late_tests {
     use super::super::ignored::IgnoreRules;
     use super::super::test_markers::{ENGINE, TestMarkers};
     use super::*;
-    use crate::engine::Token;
-    use crate::guard::barrier::marker::MarkerKind;
-    use crate::guard::barrier::marking::MarkerHead;
-    use crate::guard::barrier::test_markers::{TestTree, path};
+    use crate::marker::MarkerKind;
+    use crate::marking::MarkerHead;
+    use crate::test_markers::{TestTree, path};
     use HandoverEnd::{Expired, Open, Released, Session, Stolen, Unknown};
     use HandoverKind::{Accepted, Clean, Dirty};
+    use engine::Token;
 
     fn previous(id: u128, kind: HandoverKind, end: HandoverEnd) -> PreviousTenure {
         let (marker, counts) = (None, MarkerCounts::default());

@@ -16,7 +16,7 @@
 mod world;
 mod moves;
 
-use crate::guard::barrier::tests_explore::world::explore;
+use crate::tests_explore::world::explore;
 
 /// A fault that the exploration must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

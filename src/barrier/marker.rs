@@ -6,13 +6,13 @@
 //! Checkpoints: markers that name every path of the folder, so that a machine can start from one,
 //! and older markers can be removed.
 
-use super::super::tenure::TenureId;
 use super::chain::ancestors;
 use super::folder_path::FolderPath;
 use super::handover::{HandoverId, MarkerCounts};
-use crate::engine::Token;
-use crate::guard::barrier::chain::MarkerFiles;
-use crate::guard::barrier::folder_path::ContentDigest;
+use crate::chain::MarkerFiles;
+use crate::folder_path::ContentDigest;
+use crate::tenure_id::TenureId;
+use engine::Token;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -22,16 +22,16 @@ use std::{fmt, io};
 /// The version of markers that this version of latchfs writes.
 const VERSION: u32 = 1;
 /// The maximum size of the file of a marker in bytes.
-pub(crate) const MARKER_BYTES_MAX: u64 = 256 * 1_024 * 1_024;
+pub const MARKER_BYTES_MAX: u64 = 256 * 1_024 * 1_024;
 /// The maximum number of paths that a marker names.
-pub(crate) const CHANGES_MAX: usize = 1_048_576;
+pub const CHANGES_MAX: usize = 1_048_576;
 /// The maximum length of each text in a marker in bytes, paths excepted.
-pub(crate) const MARKER_TEXT_BYTES_MAX: usize = 1_024;
+pub const MARKER_TEXT_BYTES_MAX: usize = 1_024;
 
 /// How a path stands in the folder. Markers name regular files only: directories, symlinks and
 /// special files count as no file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum PathState {
+pub enum PathState {
     /// No regular file has the path.
     Gone,
     /// A person accepted that the path is ignored: no machine waits for it any more, whether a file
@@ -50,63 +50,63 @@ pub(crate) enum PathState {
 
 /// A path that a marker names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Change {
+pub struct Change {
     /// The path.
-    pub(crate) path: FolderPath,
+    pub path: FolderPath,
     /// How the path stood when the list of the marker was closed.
-    pub(crate) state: PathState,
+    pub state: PathState,
     /// Whether the path was changed past the view meanwhile.
-    pub(crate) is_foreign: bool,
+    pub is_foreign: bool,
 }
 
 /// That a person went on without what had not arrived.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Acceptance {
+pub struct Acceptance {
     /// The handover that the acceptance set.
-    pub(crate) handover: HandoverId,
+    pub handover: HandoverId,
     /// The reason that the person gave.
-    pub(crate) reason: String,
+    pub reason: String,
 }
 
 /// A marker or a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Marker {
+pub struct Marker {
     /// The name of the marker.
-    pub(crate) name: MarkerName,
+    pub name: MarkerName,
     /// The id of the folder.
-    pub(crate) folder: String,
+    pub folder: String,
     /// The name of the folder's lock.
-    pub(crate) lock: String,
+    pub lock: String,
     /// The client that wrote the marker, for messages only.
-    pub(crate) holder: String,
+    pub holder: String,
     /// The marker or checkpoint on which this one builds; `None` for the first one of a folder.
-    pub(crate) previous: Option<MarkerLink>,
+    pub previous: Option<MarkerLink>,
     /// The last checkpoint before this marker.
-    pub(crate) checkpoint: Option<MarkerLink>,
+    pub checkpoint: Option<MarkerLink>,
     /// When the marker was written, in milliseconds since 1970, for messages only.
-    pub(crate) at: u64,
+    pub at: u64,
     /// Whether the tenure's gate had closed for good before the list was made.
-    pub(crate) is_last: bool,
+    pub is_last: bool,
     /// The acceptance before this marker.
-    pub(crate) accepted: Option<Acceptance>,
+    pub accepted: Option<Acceptance>,
     /// The digest of `.latchfs/ignore`; `None` if the folder has no such file.
-    pub(crate) ignore: Option<ContentDigest>,
+    pub ignore: Option<ContentDigest>,
     /// The paths that were changed, or all paths of a checkpoint, in their order.
-    pub(crate) changes: Vec<Change>,
+    pub changes: Vec<Change>,
 }
 
 /// A marker as it was read from its file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct StoredMarker {
     /// The marker.
-    pub(crate) marker: Marker,
+    pub marker: Marker,
     /// The name of the marker, and the digest of its file.
-    pub(crate) link: MarkerLink,
+    pub link: MarkerLink,
 }
 
 /// Why a file is no marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum MarkerError {
+pub enum MarkerError {
     /// The file is too large.
     TooLarge,
     /// The file is not as this version of latchfs writes markers.
@@ -303,18 +303,18 @@ fn read_changes(json: &[ChangeJson<'_>], kind: MarkerKind) -> Result<Vec<Change>
 
 impl Marker {
     /// Returns the paths that were changed past the view of the guard that wrote the marker.
-    pub(crate) fn foreign_paths(&self) -> Vec<FolderPath> {
+    pub fn foreign_paths(&self) -> Vec<FolderPath> {
         let foreign = self.changes.iter().filter(|change| change.is_foreign);
         foreign.map(|change| change.path.clone()).collect()
     }
 
     /// Returns the link to the marker.
-    pub(crate) fn link(&self) -> io::Result<MarkerLink> {
+    pub fn link(&self) -> io::Result<MarkerLink> {
         Ok(MarkerLink { name: self.name, digest: ContentDigest::of(&self.write()?) })
     }
 
     /// Returns the bytes of the marker's file: canonical JSON.
-    pub(crate) fn write(&self) -> io::Result<Vec<u8>> {
+    pub fn write(&self) -> io::Result<Vec<u8>> {
         let accepted = self.accepted.as_ref().map(|accepted| AcceptanceJson {
             handover: Cow::Owned(accepted.handover.to_string()),
             reason: Cow::Borrowed(accepted.reason.as_str()),
@@ -344,7 +344,7 @@ impl Marker {
     }
 
     /// Reads the bytes of a marker's file. Unknown fields are ignored.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, MarkerError> {
+    pub fn read(bytes: &[u8]) -> Result<Self, MarkerError> {
         if bytes.len() as u64 > MARKER_BYTES_MAX {
             return Err(MarkerError::TooLarge);
         }
@@ -383,7 +383,7 @@ impl Marker {
     }
 
     /// Returns the state that the marker names for a path. A checkpoint names every path.
-    pub(crate) fn state_of(&self, path: &FolderPath) -> Option<PathState> {
+    pub fn state_of(&self, path: &FolderPath) -> Option<PathState> {
         match self.changes.binary_search_by(|change| change.path.cmp(path)) {
             Ok(at) => Some(self.changes[at].state),
             Err(_) => (self.name.kind == MarkerKind::Checkpoint).then_some(PathState::Gone),
@@ -406,7 +406,7 @@ impl StoredMarker {
 
 /// The kinds of files in which a tenure says what it left in the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum MarkerKind {
+pub enum MarkerKind {
     /// The file names the paths that were changed since the marker before it.
     Marker,
     /// The file names all paths of the folder: no other path is a part of it.
@@ -416,13 +416,13 @@ pub(crate) enum MarkerKind {
 /// The name of a marker: the tenure, and the number of the marker in it. Two writers can use one
 /// name; only the digest tells their markers apart, and numbers order nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct MarkerName {
+pub struct MarkerName {
     /// Whether the marker is a checkpoint.
-    pub(crate) kind: MarkerKind,
+    pub kind: MarkerKind,
     /// The tenure that wrote the marker.
-    pub(crate) tenure: TenureId,
+    pub tenure: TenureId,
     /// The number of the marker in its tenure, from 1.
-    pub(crate) number: u64,
+    pub number: u64,
 }
 
 /// The text before the tenure in the name of a checkpoint.
@@ -436,7 +436,7 @@ pub(super) fn parse_number(text: &str) -> Option<u64> {
 
 impl MarkerName {
     /// Parses `ENGINE-TOKEN-N` or `checkpoint-ENGINE-TOKEN-N`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = match text.strip_prefix(CHECKPOINT) {
             Some(rest) => (MarkerKind::Checkpoint, rest),
             None => (MarkerKind::Marker, text),
@@ -451,7 +451,7 @@ impl MarkerName {
 
     /// Parses the name of a marker's file in `.latchfs`. Returns the name of the marker, and the
     /// first digits of the digest.
-    pub(crate) fn parse_file_name(file_name: &str) -> Option<(Self, &str)> {
+    pub fn parse_file_name(file_name: &str) -> Option<(Self, &str)> {
         let text = file_name.strip_suffix(".json")?;
         let (name, digits) = text.strip_prefix("markers/").unwrap_or(text).rsplit_once('-')?;
         let name = Self::parse(name)?;
@@ -463,7 +463,7 @@ impl MarkerName {
     }
 
     /// Returns the name of the file in `.latchfs` whose content has this digest.
-    pub(crate) fn file_name(&self, digest: &ContentDigest) -> String {
+    pub fn file_name(&self, digest: &ContentDigest) -> String {
         let dir = match self.kind {
             MarkerKind::Marker => "markers/",
             MarkerKind::Checkpoint => "",
@@ -483,16 +483,16 @@ impl fmt::Display for MarkerName {
 
 /// Names one marker exactly: the digest is that of the marker's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct MarkerLink {
+pub struct MarkerLink {
     /// The name of the marker.
-    pub(crate) name: MarkerName,
+    pub name: MarkerName,
     /// The digest of the bytes of the marker's file.
-    pub(crate) digest: ContentDigest,
+    pub digest: ContentDigest,
 }
 
 impl MarkerLink {
     /// Returns the name of the marker's file in `.latchfs`.
-    pub(crate) fn file_name(&self) -> String {
+    pub fn file_name(&self) -> String {
         self.name.file_name(&self.digest)
     }
 }
@@ -508,14 +508,14 @@ const MARKERS_DUE: u64 = 64;
 
 /// Whether the next marker should be a checkpoint: many markers follow the last one, or they name
 /// more than a quarter of the files.
-pub(crate) fn is_due(since: MarkerCounts, files: usize) -> bool {
+pub fn is_due(since: MarkerCounts, files: usize) -> bool {
     since.markers > MARKERS_DUE || since.paths.saturating_mul(4) > files as u64
 }
 
 /// Returns the markers that nobody needs any more after the checkpoint `newest` was handed over:
 /// those before the checkpoint before it. A machine that is as far behind as that starts from the
 /// checkpoint.
-pub(crate) fn removable(markers: &MarkerFiles, newest: MarkerLink) -> Vec<MarkerLink> {
+pub fn removable(markers: &MarkerFiles, newest: MarkerLink) -> Vec<MarkerLink> {
     let is_checkpoint = |link: &MarkerLink| link.name.kind == MarkerKind::Checkpoint;
     let mut before = ancestors(markers, newest).map(|(link, _)| link).skip(1);
     let Some(_previous) = before.by_ref().find(is_checkpoint) else { return Vec::new() };

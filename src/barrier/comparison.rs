@@ -2,16 +2,16 @@
 //!
 //! Conflict copies and temporary files of sync tools, known by their names.
 
-use super::super::tenure::TenureId;
 use super::arrival_target::{Barrier, Target};
 use super::chain::{ChainBase, WantedPath};
 use super::coverage::CoveredFiles;
 use super::folder_path::{FolderPath, FolderPathError};
 use super::ledger::{LedgerEntry, LedgerUpdate};
 use super::marker::PathState;
-use crate::guard::barrier::folder_path::{ContentDigest, DigestCache, FolderTree, FoundFile};
-use crate::guard::barrier::ledger::LoggedChange;
-use crate::guard::barrier::ready::{MissingBecause, MissingPath, NotArrived, VersionName};
+use crate::folder_path::{ContentDigest, DigestCache, FolderTree, FoundFile};
+use crate::ledger::LoggedChange;
+use crate::ready::{MissingBecause, MissingPath, NotArrived, VersionName};
+use crate::tenure_id::TenureId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -343,7 +343,7 @@ impl<'a> Comparing<'a, '_> {
 }
 
 /// Whether a name is one under which a sync tool writes a file before it gets its place.
-pub(crate) fn is_sync_temporary(name: &str) -> bool {
+pub fn is_sync_temporary(name: &str) -> bool {
     let within = |start: &str, end: &str| {
         name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
     };
@@ -394,7 +394,7 @@ fn without_number(name: &str) -> Option<String> {
 /// Returns the path of which this path is a conflict copy by its name; `None` if its name is no
 /// such name. `is_there` says whether a file stands, or should stand, under another path: a number
 /// at the end of a name means a conflict only beside the name without it.
-pub(crate) fn original_of(
+pub fn original_of(
     path: &FolderPath,
     is_there: impl Fn(&FolderPath) -> bool,
 ) -> Option<FolderPath> {
@@ -416,7 +416,7 @@ pub(crate) fn original_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::barrier::test_markers::path;
+    use crate::test_markers::path;
 
     #[test]
     fn conflict_copies_are_known_by_their_names() {

@@ -1,11 +1,14 @@
-//! The path of a file in a guarded folder, as markers, ledger and ignore rules name it.
+//! The path of a file in a guarded folder, as markers, ledger and ignore rules name it,
+//! and patterns for such paths.
 //!
 //! The SHA-256 digest of a file's content.
 //!
 //! The files that stand in the folder, as a trait: the barrier decides over it without a disk.
 
+use globset::{Glob, GlobSet, GlobSetBuilder};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 use unicode_normalization::UnicodeNormalization as _;
@@ -19,11 +22,11 @@ const CONTROL_DIR: &str = ".latchfs";
 /// file can differ by normalization alone. It names something in the folder by construction: it is
 /// relative and has no part that is empty, `.` or `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct FolderPath(Arc<str>);
+pub struct FolderPath(Arc<str>);
 
 /// Why a text is no path in a guarded folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FolderPathError {
+pub enum FolderPathError {
     /// The path begins with a slash.
     Absolute,
     /// A part of the path is empty.
@@ -53,7 +56,7 @@ impl fmt::Display for FolderPathError {
 
 impl FolderPath {
     /// Parses a path relative to the folder.
-    pub(crate) fn parse(text: &str) -> Result<Self, FolderPathError> {
+    pub fn parse(text: &str) -> Result<Self, FolderPathError> {
         if text.len() > FOLDER_PATH_BYTES_MAX {
             return Err(FolderPathError::TooLong);
         }
@@ -81,17 +84,17 @@ impl FolderPath {
     }
 
     /// Returns the path as text.
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Returns the last part of the path.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
     /// Returns the path of another file in the same directory.
-    pub(crate) fn beside(&self, name: &str) -> Result<Self, FolderPathError> {
+    pub fn beside(&self, name: &str) -> Result<Self, FolderPathError> {
         match self.0.rsplit_once('/') {
             Some((dir, _)) => Self::parse(&format!("{dir}/{name}")),
             None => Self::parse(name),
@@ -100,13 +103,13 @@ impl FolderPath {
 
     /// Returns the path that this path has after the directory `from`, in which it lies, was
     /// renamed to `to`; `None` if it does not lie in `from`.
-    pub(crate) fn moved(&self, from: &Self, to: &Self) -> Option<Result<Self, FolderPathError>> {
+    pub fn moved(&self, from: &Self, to: &Self) -> Option<Result<Self, FolderPathError>> {
         let rest = self.0.strip_prefix(&*from.0)?;
         rest.starts_with('/').then(|| Self::parse(&format!("{}{rest}", to.0)))
     }
 
     /// Whether this path lies in the directory `dir`.
-    pub(crate) fn is_below(&self, dir: &Self) -> bool {
+    pub fn is_below(&self, dir: &Self) -> bool {
         self.0.strip_prefix(&*dir.0).is_some_and(|rest| rest.starts_with('/'))
     }
 }
@@ -117,18 +120,55 @@ impl fmt::Display for FolderPath {
     }
 }
 
+/// A list of patterns for paths. A pattern without a slash matches the last name of a path.
+#[derive(Debug, Clone, Default)]
+pub struct PathPatterns {
+    names: GlobSet,
+    paths: GlobSet,
+}
+
+impl PathPatterns {
+    /// Parses patterns such as `*.log` or `build/**`.
+    pub fn parse(texts: &[String]) -> Result<Self, String> {
+        let (mut names, mut paths) = (GlobSetBuilder::new(), GlobSetBuilder::new());
+        for text in texts {
+            let glob = Glob::new(text).map_err(|error| {
+                format!("'{text}' is no pattern: {}; write one such as '*.log'", error.kind())
+            })?;
+            if text.contains('/') {
+                paths.add(glob)
+            } else {
+                names.add(glob)
+            };
+        }
+        let set = |builder: &GlobSetBuilder| builder.build().map_err(|error| error.to_string());
+        Ok(Self { names: set(&names)?, paths: set(&paths)? })
+    }
+
+    /// Whether a pattern looks at more than the name of a file.
+    pub fn have_paths(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
+    /// Whether a pattern matches the path, which is relative to the folder.
+    pub fn matches(&self, path: &Path) -> bool {
+        let name = path.file_name().map(Path::new);
+        name.is_some_and(|name| self.names.is_match(name)) || self.paths.is_match(path)
+    }
+}
+
 /// The SHA-256 digest of a content: 64 hexadecimal digits as text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ContentDigest(pub(in crate::guard) [u8; 32]);
+pub struct ContentDigest(pub [u8; 32]);
 
 impl ContentDigest {
     /// Returns the digest of `content`.
-    pub(crate) fn of(content: &[u8]) -> Self {
+    pub fn of(content: &[u8]) -> Self {
         Self(Sha256::digest(content).into())
     }
 
     /// Parses 64 hexadecimal digits in lower case.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if digits.len() != 64 {
             return None;
@@ -166,31 +206,31 @@ impl fmt::Debug for ContentDigest {
 
 /// Tells two versions of a file apart without reading them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct FileStamp {
+pub struct FileStamp {
     /// The size in bytes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// When the content was last changed, in nanoseconds since 1970; programs can set this.
-    pub(crate) mtime: i128,
+    pub mtime: i128,
     /// The inode number.
-    pub(crate) inode: u64,
+    pub inode: u64,
 }
 
 /// A regular file of the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FoundFile {
+pub struct FoundFile {
     /// Tells the version of the file.
-    pub(crate) stamp: FileStamp,
+    pub stamp: FileStamp,
     /// When the file was last changed in any way, in nanoseconds since 1970.
-    pub(crate) changed: i128,
+    pub changed: i128,
     /// The mode bits.
-    pub(crate) mode: u32,
+    pub mode: u32,
     /// Whether the content is here, and not a placeholder of the sync tool.
-    pub(crate) is_downloaded: bool,
+    pub is_downloaded: bool,
 }
 
 /// The regular files of a folder. The directory of the guard is no part of it, symlinks are not
 /// followed, and other kinds of files do not count.
-pub(crate) trait FolderTree {
+pub trait FolderTree {
     /// Calls `visit` for each regular file.
     fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()>;
     /// Returns the regular file that has a path.
@@ -217,13 +257,13 @@ pub(crate) const DIGESTS_MAX: usize = 65_536;
 /// The digests of files that are not in the ledger, so that a folder that is looked at again and
 /// again is hashed once.
 #[derive(Debug, Default)]
-pub(crate) struct DigestCache {
+pub struct DigestCache {
     known: HashMap<FolderPath, (FileStamp, ContentDigest)>,
 }
 
 impl DigestCache {
     /// Returns the digest of a file.
-    pub(crate) fn digest(
+    pub fn digest(
         &mut self,
         tree: &mut dyn FolderTree,
         path: &FolderPath,
@@ -322,7 +362,7 @@ mod content_digest_tests {
 #[cfg(test)]
 mod tree_tests {
     use super::*;
-    use crate::guard::barrier::test_markers::TestTree;
+    use crate::test_markers::TestTree;
 
     #[test]
     fn remembered_digests_have_a_bound() {
@@ -355,5 +395,24 @@ mod tree_tests {
         let found = tree.find(&path).expect("no disk").expect("there");
         let digest = cache.digest(&mut tree, &path, &found).expect("no disk");
         assert_eq!((digest, tree.hashed), (Some(ContentDigest::of(b"two")), 2));
+    }
+}
+
+#[cfg(test)]
+mod pattern_tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_without_a_slash_matches_names_in_each_directory() {
+        let texts = ["*.log".to_owned(), ".git/index.lock".to_owned()];
+        let patterns = PathPatterns::parse(&texts).expect("valid");
+        for path in ["a.log", "deep/er/b.log", ".git/index.lock"] {
+            assert!(patterns.matches(Path::new(path)), "{path}");
+        }
+        for path in ["a.logs", "a.log/file", "sub/.git/index.lock", ""] {
+            assert!(!patterns.matches(Path::new(path)), "{path}");
+        }
+        let wrong = PathPatterns::parse(&["[".to_owned()]).expect_err("not closed");
+        assert!(wrong.contains("'['") && wrong.contains("*.log"), "{wrong}");
     }
 }

@@ -1,22 +1,22 @@
 //! Ignore rules: patterns for paths that no new marker names. `coverage` alone applies them.
 
-use super::super::write_policy::PathPatterns;
 use super::folder_path::FolderPath;
-use crate::guard::barrier::comparison::{is_sync_temporary, is_sync_tool_file};
-use crate::guard::barrier::folder_path::ContentDigest;
+use crate::comparison::{is_sync_temporary, is_sync_tool_file};
+use crate::folder_path::ContentDigest;
+use crate::folder_path::PathPatterns;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::fmt;
 use std::path::Path;
 
 /// The maximum size of `.latchfs/ignore` in bytes, and of the patterns of the sync tool. Anybody
 /// who can write the folder may have written them.
-pub(crate) const IGNORE_BYTES_MAX: usize = 64 * 1_024;
+pub const IGNORE_BYTES_MAX: usize = 64 * 1_024;
 /// The maximum number of patterns in `.latchfs/ignore`.
 pub(crate) const IGNORE_PATTERNS_MAX: usize = 1_000;
 
 /// Why a path is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IgnoredBecause {
+pub enum IgnoredBecause {
     /// The pattern in this line of `.latchfs/ignore` matches.
     Pattern(usize),
     /// This pattern of the Syncthing on this machine matches.
@@ -51,7 +51,7 @@ struct Patterns {
 
 /// The reason why the patterns of a file can't be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum IgnoreError {
+pub enum IgnoreError {
     /// The file is too large.
     TooLarge,
     /// The file has too many patterns.
@@ -123,7 +123,7 @@ fn gitignore_line(line: &str) -> Option<(bool, bool, String)> {
 
 /// The rules by which paths are ignored on this machine.
 #[derive(Debug, Default)]
-pub(crate) struct IgnoreRules {
+pub struct IgnoreRules {
     /// `.latchfs/ignore`: patterns that match files and directories, and those that match
     /// directories only. They share their lines, and the last match decides.
     any: Patterns,
@@ -143,7 +143,7 @@ pub(crate) struct IgnoreRules {
 
 impl IgnoreRules {
     /// Reads the content of `.latchfs/ignore`, in the syntax of gitignore.
-    pub(crate) fn parse(text: &str) -> Result<Self, IgnoreError> {
+    pub fn parse(text: &str) -> Result<Self, IgnoreError> {
         if text.len() > IGNORE_BYTES_MAX {
             return Err(IgnoreError::TooLarge);
         }
@@ -163,32 +163,35 @@ impl IgnoreRules {
     }
 
     /// Returns rules without those of a `.latchfs/ignore` that can't be used.
-    pub(crate) fn without_shared(why: String) -> Self {
+    pub fn without_shared(why: String) -> Self {
         Self { shared_problem: Some(why), ..Self::default() }
     }
 
     /// Adds the digest of `.latchfs/ignore`.
-    pub(crate) fn with_digest(self, digest: ContentDigest) -> Self {
+    #[must_use]
+    pub fn with_digest(self, digest: ContentDigest) -> Self {
         Self { digest: Some(digest), ..self }
     }
 
     /// Adds why the patterns of the sync tool can't be used.
-    pub(crate) fn with_tool_problem(self, why: String) -> Self {
+    #[must_use]
+    pub fn with_tool_problem(self, why: String) -> Self {
         Self { tool_problem: Some(why), ..self }
     }
 
     /// Returns the digest of `.latchfs/ignore`, for markers.
-    pub(crate) fn digest(&self) -> Option<ContentDigest> {
+    pub fn digest(&self) -> Option<ContentDigest> {
         self.digest
     }
 
     /// Adds that a `.stignore` stands in the folder, and that no sync tool is known.
-    pub(crate) fn with_unused_stignore(self) -> Self {
+    #[must_use]
+    pub fn with_unused_stignore(self) -> Self {
         Self { is_stignore_unused: true, ..self }
     }
 
     /// Returns the sentence for a `.stignore` that counts for nothing.
-    pub(crate) fn unused_stignore(&self) -> Option<&'static str> {
+    pub fn unused_stignore(&self) -> Option<&'static str> {
         self.is_stignore_unused.then_some(
             "'.stignore' stands in the folder and counts for nothing here, since no Syncthing of \
              this user is known to carry the folder; patterns that all machines need belong into \
@@ -197,24 +200,24 @@ impl IgnoreRules {
     }
 
     /// Whether `.latchfs/ignore` can be used, if there is such a file.
-    pub(crate) fn is_usable(&self) -> bool {
+    pub fn is_usable(&self) -> bool {
         self.shared_problem.is_none()
     }
 
     /// Whether `.latchfs/ignore` is another one than a marker names. No machine waits for a file
     /// that can't be used: the marker of a machine with such a file names none, and a machine with
     /// such a file waits for no other.
-    pub(crate) fn differ_from(&self, named: Option<ContentDigest>) -> bool {
+    pub fn differ_from(&self, named: Option<ContentDigest>) -> bool {
         self.is_usable() && named.is_some() && named != self.digest
     }
 
     /// Returns a sentence for each source of rules that can't be used.
-    pub(crate) fn problems(&self) -> impl Iterator<Item = &str> {
+    pub fn problems(&self) -> impl Iterator<Item = &str> {
         self.shared_problem.iter().chain(&self.tool_problem).map(String::as_str)
     }
 
     /// Adds the patterns of a Syncthing, one in each line. `#include` is not followed.
-    pub(crate) fn add_syncthing(&mut self, text: &str) -> Result<(), IgnoreError> {
+    pub fn add_syncthing(&mut self, text: &str) -> Result<(), IgnoreError> {
         if text.len() > IGNORE_BYTES_MAX {
             return Err(IgnoreError::TooLarge);
         }
@@ -244,7 +247,8 @@ impl IgnoreRules {
     }
 
     /// Adds the patterns of files that belong to this machine.
-    pub(crate) fn with_local(mut self, local: PathPatterns) -> Self {
+    #[must_use]
+    pub fn with_local(mut self, local: PathPatterns) -> Self {
         self.local = local;
         self
     }
@@ -271,7 +275,7 @@ impl IgnoreRules {
 
     /// Returns the pattern of Syncthing that keeps a path back, which may be one of the guards'
     /// own.
-    pub(crate) fn syncthing_line(&self, path: &str) -> Option<usize> {
+    pub fn syncthing_line(&self, path: &str) -> Option<usize> {
         let matched = and_dirs_above(path).find_map(|at| {
             let first = self.syncthing.set.matches(at).into_iter().min()?;
             Some(self.syncthing.lines[first])
@@ -305,7 +309,7 @@ impl IgnoreRules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::barrier::test_markers::path;
+    use crate::test_markers::path;
 
     fn rules(text: &str) -> IgnoreRules {
         IgnoreRules::parse(text).expect("few patterns")

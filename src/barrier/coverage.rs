@@ -18,7 +18,7 @@ use super::folder_path::FolderPath;
 use super::ignored::{IgnoreRules, IgnoredBecause};
 use super::ledger::Ledger;
 use super::marker::PathState;
-use crate::guard::barrier::folder_path::{FolderTree, FoundFile};
+use crate::folder_path::{FolderTree, FoundFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -27,7 +27,7 @@ pub(crate) const COVERAGE_SHOWN_MAX: usize = 20;
 
 /// Whether the barrier covers a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cover {
+pub enum Cover {
     /// The path is covered.
     Covered,
     /// The path is covered because it is named already, although an ignore rule matches.
@@ -44,11 +44,11 @@ impl Cover {
 
 /// Some paths, of which the first are named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct CountedPaths {
+pub struct CountedPaths {
     /// The number of all paths, whether named or not.
-    pub(crate) count: u64,
+    pub count: u64,
     /// The first paths, each with the rule that matches.
-    pub(crate) first: Vec<(FolderPath, IgnoredBecause)>,
+    pub first: Vec<(FolderPath, IgnoredBecause)>,
 }
 
 impl CountedPaths {
@@ -62,17 +62,17 @@ impl CountedPaths {
 
 /// The paths for which an ignore rule makes a difference, or would.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct CoverageReport {
+pub struct CoverageReport {
     /// The files that stand in the folder and that no marker names. Those that sync tools keep for
     /// themselves are left out.
-    pub(crate) not_covered: CountedPaths,
+    pub not_covered: CountedPaths,
     /// The covered paths that a rule would drop.
-    pub(crate) despite: CountedPaths,
+    pub despite: CountedPaths,
 }
 
 impl CoverageReport {
     /// Takes note of covered paths that were given up.
-    pub(crate) fn give_up(&mut self, paths: &BTreeSet<FolderPath>) {
+    pub fn give_up(&mut self, paths: &BTreeSet<FolderPath>) {
         let CountedPaths { count, first } = &mut self.despite;
         *count = count.saturating_sub(paths.len() as u64);
         first.retain(|(path, _)| !paths.contains(path));
@@ -81,21 +81,21 @@ impl CoverageReport {
 
 /// The covered part of the folder.
 #[derive(Debug, Default)]
-pub(crate) struct CoveredFiles {
+pub struct CoveredFiles {
     /// The covered files that stand in the folder.
-    pub(crate) standing: BTreeMap<FolderPath, FoundFile>,
+    pub standing: BTreeMap<FolderPath, FoundFile>,
     /// The named paths under which no file was found, in their order.
-    pub(crate) absent: Vec<FolderPath>,
+    pub absent: Vec<FolderPath>,
     /// The paths under which two files were found, whose names differ by Unicode normalization
     /// alone.
-    pub(crate) twice: Vec<FolderPath>,
+    pub twice: Vec<FolderPath>,
     /// The paths for which a rule makes a difference.
-    pub(crate) report: CoverageReport,
+    pub report: CoverageReport,
 }
 
 /// All that decides which paths are covered.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Coverage<'a> {
+pub struct Coverage<'a> {
     rules: &'a IgnoreRules,
     ledger: &'a Ledger,
     /// The markers that came after those of the ledger.
@@ -104,7 +104,7 @@ pub(crate) struct Coverage<'a> {
 
 impl<'a> Coverage<'a> {
     /// Returns what this machine covers before it reads markers of other machines.
-    pub(crate) fn of(rules: &'a IgnoreRules, ledger: &'a Ledger) -> Self {
+    pub fn of(rules: &'a IgnoreRules, ledger: &'a Ledger) -> Self {
         Self { rules, ledger, chain: None }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Coverage<'a> {
     }
 
     /// Returns whether a path is covered. This is the only place that decides it.
-    pub(crate) fn cover(&self, path: &FolderPath) -> Cover {
+    pub fn cover(&self, path: &FolderPath) -> Cover {
         match (self.is_named(path), self.rules.ignored(path)) {
             (None, because) => Cover::Not(because.unwrap_or(IgnoredBecause::GivenUp)),
             (Some(false), Some(because)) => Cover::Not(because),
@@ -139,24 +139,24 @@ impl<'a> Coverage<'a> {
     }
 
     /// Whether a path is covered.
-    pub(crate) fn covers(&self, path: &FolderPath) -> bool {
+    pub fn covers(&self, path: &FolderPath) -> bool {
         self.cover(path).is_covered()
     }
 
     /// Whether the change log names a change that a program makes now. A path that was given up is
     /// covered again, unless a rule matches.
-    pub(crate) fn covers_change(&self, path: &FolderPath) -> bool {
+    pub fn covers_change(&self, path: &FolderPath) -> bool {
         self.is_named(path) == Some(true) || self.rules.ignored(path).is_none()
     }
 
     /// Whether a directory can be renamed as a whole: no file below it can be covered under one of
     /// its names and not under the other.
-    pub(crate) fn is_same_everywhere(&self) -> bool {
+    pub fn is_same_everywhere(&self) -> bool {
         !self.rules.depend_on_place()
     }
 
     /// Returns the covered paths that a rule would drop, among some paths and all below them.
-    pub(crate) fn despite_rules(&self, paths: &BTreeSet<FolderPath>) -> BTreeSet<FolderPath> {
+    pub fn despite_rules(&self, paths: &BTreeSet<FolderPath>) -> BTreeSet<FolderPath> {
         let is_meant =
             |at: &&FolderPath| paths.contains(at) || paths.iter().any(|dir| at.is_below(dir));
         let all = self.named().filter(is_meant);
@@ -170,7 +170,7 @@ impl<'a> Coverage<'a> {
     }
 
     /// Returns the covered files of the folder, and the covered paths without a file.
-    pub(crate) fn covered_files(&self, tree: &mut dyn FolderTree) -> io::Result<CoveredFiles> {
+    pub fn covered_files(&self, tree: &mut dyn FolderTree) -> io::Result<CoveredFiles> {
         let mut all = CoveredFiles::default();
         tree.walk(&mut |path, found| {
             match self.cover(&path) {
@@ -201,17 +201,17 @@ impl<'a> Coverage<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::tenure::TenureId;
-    use super::super::super::write_policy::PathPatterns;
     use super::super::chain::walk;
     use super::super::ledger::LedgerEntry;
     use super::super::test_markers::{ENGINE, TestMarkers, gone, ignored, is};
     use super::*;
-    use crate::engine::Token;
-    use crate::guard::barrier::folder_path::ContentDigest;
-    use crate::guard::barrier::folder_path::FileStamp;
-    use crate::guard::barrier::marker::{MarkerKind, MarkerName};
-    use crate::guard::barrier::test_markers::{TestTree, path};
+    use crate::folder_path::ContentDigest;
+    use crate::folder_path::FileStamp;
+    use crate::folder_path::PathPatterns;
+    use crate::marker::{MarkerKind, MarkerName};
+    use crate::tenure_id::TenureId;
+    use crate::test_markers::{TestTree, path};
+    use engine::Token;
 
     /// Returns the rules that ignore everything, each by one source.
     fn all_rules() -> [(IgnoreRules, IgnoredBecause); 3] {

@@ -5,13 +5,13 @@
 //!
 //! The file of the ledger: all that it knows, followed by a digest of these bytes.
 
-use super::super::tenure::TenureId;
 use super::folder_path::FolderPath;
 use super::handover::{HandoverId, MarkerCounts};
 use super::marker::{Acceptance, MARKER_TEXT_BYTES_MAX};
-use crate::engine::Token;
-use crate::guard::barrier::folder_path::{ContentDigest, FileStamp};
-use crate::guard::barrier::marker::{MarkerKind, MarkerLink, MarkerName};
+use crate::folder_path::{ContentDigest, FileStamp};
+use crate::marker::{MarkerKind, MarkerLink, MarkerName};
+use crate::tenure_id::TenureId;
+use engine::Token;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
@@ -21,13 +21,13 @@ pub(crate) const OWN_HANDOVERS_MAX: usize = 64;
 
 /// A file as this machine last verified or published it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct LedgerEntry {
+pub struct LedgerEntry {
     /// The file that was hashed.
-    pub(crate) stamp: FileStamp,
+    pub stamp: FileStamp,
     /// The digest of its content.
-    pub(crate) digest: ContentDigest,
+    pub digest: ContentDigest,
     /// The marker that names this version.
-    pub(crate) from: MarkerName,
+    pub from: MarkerName,
 }
 
 /// A change of one path in the ledger; `None`: the path is gone.
@@ -36,7 +36,7 @@ pub(crate) type LedgerUpdate = (FolderPath, Option<LedgerEntry>);
 /// The knowledge of this machine about the folder. It is on the disk before a handover that it
 /// contains is sent, and before a marker is named by one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     /// The files as of the last verified marker, without the changes of the log.
     pub(super) files: BTreeMap<FolderPath, LedgerEntry>,
     /// The ids of handovers that were written here, the newest last.
@@ -59,32 +59,32 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Returns the log of changes.
-    pub(crate) fn log(&self) -> &ChangeLog {
+    pub fn log(&self) -> &ChangeLog {
         &self.log
     }
 
     /// Returns the log of changes, for a change.
-    pub(crate) fn log_mut(&mut self) -> &mut ChangeLog {
+    pub fn log_mut(&mut self) -> &mut ChangeLog {
         &mut self.log
     }
 
     /// Returns the last marker that was verified or written here.
-    pub(crate) fn verified(&self) -> Option<MarkerLink> {
+    pub fn verified(&self) -> Option<MarkerLink> {
         self.verified
     }
 
     /// Returns the last checkpoint, and the markers since then.
-    pub(crate) fn since_checkpoint(&self) -> (Option<MarkerLink>, MarkerCounts) {
+    pub fn since_checkpoint(&self) -> (Option<MarkerLink>, MarkerCounts) {
         (self.checkpoint, self.counts)
     }
 
     /// Whether this machine wrote a handover.
-    pub(crate) fn is_own(&self, id: HandoverId) -> bool {
+    pub fn is_own(&self, id: HandoverId) -> bool {
         self.own.contains(&id)
     }
 
     /// Records a handover before it is sent.
-    pub(crate) fn record_own(&mut self, id: HandoverId) {
+    pub fn record_own(&mut self, id: HandoverId) {
         if self.own.len() >= OWN_HANDOVERS_MAX {
             self.own.pop_front();
         }
@@ -92,18 +92,18 @@ impl Ledger {
     }
 
     /// Whether this machine wrote any handover.
-    pub(crate) fn has_own(&self) -> bool {
+    pub fn has_own(&self) -> bool {
         !self.own.is_empty()
     }
 
     /// Records that a marker has ended the tenure of an own handover.
-    pub(crate) fn end(&mut self, id: HandoverId) {
+    pub fn end(&mut self, id: HandoverId) {
         self.closed = Some(id);
     }
 
     /// Records a marker of this machine that is on the disk, and on which the next one builds. The
     /// log still has the changes that it names.
-    pub(crate) fn build_on(&mut self, link: MarkerLink) {
+    pub fn build_on(&mut self, link: MarkerLink) {
         self.verified = Some(link);
         if link.name.kind == MarkerKind::Checkpoint {
             (self.checkpoint, self.counts) = (Some(link), MarkerCounts::default());
@@ -111,17 +111,17 @@ impl Ledger {
     }
 
     /// Returns what the ledger knows of a path.
-    pub(crate) fn entry(&self, path: &FolderPath) -> Option<&LedgerEntry> {
+    pub fn entry(&self, path: &FolderPath) -> Option<&LedgerEntry> {
         self.files.get(path)
     }
 
     /// Returns all paths of the ledger.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &FolderPath> {
+    pub fn paths(&self) -> impl Iterator<Item = &FolderPath> {
         self.files.keys()
     }
 
     /// Returns the number of files in the ledger.
-    pub(crate) fn file_count(&self) -> usize {
+    pub fn file_count(&self) -> usize {
         self.files.len()
     }
 
@@ -139,7 +139,7 @@ impl Ledger {
 
     /// Gives up paths that a person has accepted as ignored. The next marker is a checkpoint, which
     /// says so to the other machines.
-    pub(crate) fn accept_ignored(&mut self, paths: impl IntoIterator<Item = FolderPath>) {
+    pub fn accept_ignored(&mut self, paths: impl IntoIterator<Item = FolderPath>) {
         paths.into_iter().for_each(|path| self.give_up(path));
         self.log.accept_whole();
     }
@@ -157,7 +157,7 @@ impl Ledger {
 
     /// Records the changes of a renamed directory: each file below it is a change under its old and
     /// under its new name.
-    pub(crate) fn log_renamed_dir(&mut self, from: &FolderPath, to: &FolderPath) {
+    pub fn log_renamed_dir(&mut self, from: &FolderPath, to: &FolderPath) {
         let mut below: BTreeMap<FolderPath, Option<FileStamp>> = BTreeMap::new();
         let known = self.files.iter().filter(|(path, _)| path.is_below(from));
         below.extend(known.map(|(path, entry)| (path.clone(), Some(entry.stamp))));
@@ -173,7 +173,7 @@ impl Ledger {
     }
 
     /// Records the changes of a removed directory: each file below it.
-    pub(crate) fn log_removed_dir(&mut self, dir: &FolderPath) {
+    pub fn log_removed_dir(&mut self, dir: &FolderPath) {
         let known = self.files.keys().chain(self.log.changed.keys());
         let below: Vec<_> = known.filter(|path| path.is_below(dir)).cloned().collect();
         for path in &below {
@@ -184,7 +184,7 @@ impl Ledger {
 
 /// How far a change has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum ChangeProgress {
+pub enum ChangeProgress {
     /// The change has been made.
     Done,
     /// The change is about to be made, or was interrupted.
@@ -196,15 +196,15 @@ pub(crate) enum ChangeProgress {
 
 /// A changed path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct LoggedChange {
+pub struct LoggedChange {
     /// The file after the change; `None` if the path is gone.
-    pub(crate) after: Option<FileStamp>,
+    pub after: Option<FileStamp>,
     /// Whether the change may still be under way.
-    pub(crate) progress: ChangeProgress,
+    pub progress: ChangeProgress,
     /// Whether a person accepted the path as it stands, and no program changed it.
     pub(crate) is_accepted: bool,
     /// The number of the change, in the order of the log.
-    pub(crate) number: u64,
+    pub number: u64,
 }
 
 impl LoggedChange {
@@ -216,7 +216,7 @@ impl LoggedChange {
 
 /// The log of changes since the last marker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct ChangeLog {
+pub struct ChangeLog {
     pub(super) changed: BTreeMap<FolderPath, LoggedChange>,
     /// The number of the newest change.
     pub(super) number: u64,
@@ -230,22 +230,22 @@ pub(crate) struct ChangeLog {
 
 impl ChangeLog {
     /// Whether the markers name every change.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && !self.is_whole && self.unnamed == 0
     }
 
     /// Returns the number of the newest change.
-    pub(crate) fn number(&self) -> u64 {
+    pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Returns what is known of a path.
-    pub(crate) fn get(&self, path: &FolderPath) -> Option<&LoggedChange> {
+    pub fn get(&self, path: &FolderPath) -> Option<&LoggedChange> {
         self.changed.get(path)
     }
 
     /// Returns the changed paths.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &FolderPath> {
+    pub fn paths(&self) -> impl Iterator<Item = &FolderPath> {
         self.changed.keys()
     }
 
@@ -257,7 +257,7 @@ impl ChangeLog {
 
     /// Records that a path is about to be changed. A file with several names is one change for each
     /// of them.
-    pub(crate) fn begin(
+    pub fn begin(
         &mut self,
         path: &FolderPath,
         before: Option<FileStamp>,
@@ -269,7 +269,7 @@ impl ChangeLog {
     }
 
     /// Records how a change left a path.
-    pub(crate) fn end(&mut self, path: &FolderPath, after: Option<FileStamp>) {
+    pub fn end(&mut self, path: &FolderPath, after: Option<FileStamp>) {
         let progress = ChangeProgress::Done;
         let change = LoggedChange { after, progress, is_accepted: false, number: 0 };
         self.insert(path.clone(), change);
@@ -277,7 +277,7 @@ impl ChangeLog {
 
     /// Records that a person accepted a path as it stands. A change of a program that the log knows
     /// already stays in it.
-    pub(crate) fn accept(&mut self, path: &FolderPath, found: Option<FileStamp>) {
+    pub fn accept(&mut self, path: &FolderPath, found: Option<FileStamp>) {
         if self.changed.get(path).is_some_and(|change| change.fits(found) && !change.is_accepted) {
             return;
         }
@@ -287,19 +287,19 @@ impl ChangeLog {
     }
 
     /// Records that a person accepted the whole folder as it stands.
-    pub(crate) fn accept_whole(&mut self) {
+    pub fn accept_whole(&mut self) {
         self.is_whole = true;
     }
 
     /// Records a change whose paths are not known. The list of a marker compares the whole folder,
     /// and names what was changed.
-    pub(crate) fn note_unnamed(&mut self) {
+    pub fn note_unnamed(&mut self) {
         self.number += 1;
         self.unnamed = self.number;
     }
 
     /// Forgets the changes up to a number, which a marker names.
-    pub(crate) fn forget_to(&mut self, number: u64) {
+    pub fn forget_to(&mut self, number: u64) {
         self.changed.retain(|_, change| change.number > number);
         self.is_whole = false;
         if self.unnamed <= number {
@@ -321,11 +321,11 @@ const MAGIC: &[u8] = b"latchfs ledger ";
 /// The version of the file, which follows [`MAGIC`] and is followed by a line feed.
 const VERSION: u32 = 1;
 /// The maximum size of the file in bytes.
-pub(crate) const LEDGER_BYTES_MAX: u64 = 512 * 1_024 * 1_024;
+pub const LEDGER_BYTES_MAX: u64 = 512 * 1_024 * 1_024;
 
 /// Why a file is no ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LedgerError {
+pub enum LedgerError {
     /// The file is too large.
     TooLarge,
     /// The file has another version, which is the value.
@@ -474,7 +474,7 @@ impl LedgerReader<'_> {
 
 impl Ledger {
     /// Returns the bytes of the ledger's file.
-    pub(crate) fn save(&self) -> Vec<u8> {
+    pub fn save(&self) -> Vec<u8> {
         let mut to = LedgerWriter(head());
         to.option(self.verified, LedgerWriter::link);
         to.option(self.checkpoint, LedgerWriter::link);
@@ -518,7 +518,7 @@ impl Ledger {
     }
 
     /// Reads the bytes of the ledger's file.
-    pub(crate) fn load(bytes: &[u8]) -> Result<Self, LedgerError> {
+    pub fn load(bytes: &[u8]) -> Result<Self, LedgerError> {
         if bytes.len() as u64 > LEDGER_BYTES_MAX {
             return Err(LedgerError::TooLarge);
         }
@@ -595,11 +595,11 @@ fn load_log(from: &mut LedgerReader<'_>) -> Result<ChangeLog, LedgerError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::tenure::TenureId;
     use super::*;
-    use crate::engine::Token;
-    use crate::guard::barrier::marker::MarkerKind;
-    use crate::guard::barrier::test_markers::path;
+    use crate::marker::MarkerKind;
+    use crate::tenure_id::TenureId;
+    use crate::test_markers::path;
+    use engine::Token;
 
     fn entry(inode: u64) -> LedgerEntry {
         let tenure = TenureId { engine: 1, token: Token::named(1) };
@@ -658,7 +658,7 @@ mod tests {
 #[cfg(test)]
 mod change_log_tests {
     use super::*;
-    use crate::guard::barrier::test_markers::path;
+    use crate::test_markers::path;
 
     fn stamp(inode: u64) -> FileStamp {
         FileStamp { size: 1, mtime: 1, inode }
@@ -718,7 +718,7 @@ mod change_log_tests {
 mod ledger_file_tests {
     use super::super::test_markers::{TestMarkers, is};
     use super::*;
-    use crate::guard::barrier::test_markers::path;
+    use crate::test_markers::path;
 
     fn ledger() -> Ledger {
         let first = TestMarkers::default().checkpoint(1, None, &[is("a", b"1")]);

@@ -16,14 +16,14 @@ use super::BarrierMutant;
 use super::world::{
     BarrierWorld, Decided, ENGINE, Machine, ModelState, NAMES, TenurePhase, Written, tenure,
 };
-use crate::engine::Token;
-use crate::guard::barrier::folder_path::DigestCache;
-use crate::guard::barrier::marker::{MarkerKind, MarkerLink};
-use crate::guard::barrier::marking::{LateMarker, LateStep, late_step};
-use crate::guard::barrier::tests_explore::world::{
+use crate::folder_path::DigestCache;
+use crate::marker::{MarkerKind, MarkerLink};
+use crate::marking::{LateMarker, LateStep, late_step};
+use crate::tests_explore::world::{
     Contents, ModelFolder, PATHS, digest, known, number, path, stamp,
 };
-use crate::time::Time;
+use engine::Token;
+use engine::time::Time;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -183,7 +183,7 @@ impl Moves<'_> {
         let mut ledger = Ledger::clone(&self.ledger(at));
         let is_known = known(&ledger, path) == self.contents(at)[path];
         let violation = (is_known && !self.is_latest(at, path)).then_some(UNSEEN);
-        let name = crate::guard::barrier::tests_explore::world::path(path);
+        let name = crate::tests_explore::world::path(path);
         ledger.log_mut().begin(&name, stamp(self.contents(at)[path]), after);
         ledger.log_mut().end(&name, after);
         state.machines[at].ledger = self.world.ledgers.put(ledger);

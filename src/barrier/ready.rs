@@ -5,7 +5,6 @@
 //!
 //! Acceptance: a person goes on without what has not arrived.
 
-use super::super::tenure::TenureId;
 use super::arrival_target::{Barrier, NoTarget, Target, Unsure};
 use super::chain::{ChainBase, WantedPath};
 use super::comparison::{Comparison, compare};
@@ -14,15 +13,16 @@ use super::folder_path::FolderPath;
 use super::handover::{Handover, HandoverId, HandoverKind, MarkerCounts};
 use super::ledger::{Ledger, LedgerUpdate};
 use super::marker::{Acceptance, PathState};
-use crate::guard::barrier::comparison::original_of;
-use crate::guard::barrier::folder_path::{DigestCache, FileStamp, FolderTree, hidden};
-use crate::guard::barrier::marker::MarkerLink;
+use crate::comparison::original_of;
+use crate::folder_path::{DigestCache, FileStamp, FolderTree, hidden};
+use crate::marker::MarkerLink;
+use crate::tenure_id::TenureId;
 use std::collections::BTreeSet;
 use std::{fmt, io};
 
 /// The facts that a ready folder adds to the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub struct Arrived {
     /// The marker up to which everything is here; `None` if the handover is this machine's own.
     pub(super) top: Option<MarkerLink>,
     /// The last checkpoint at or before that marker.
@@ -36,19 +36,19 @@ pub(crate) struct Arrived {
     /// Whether the markers go back to a checkpoint.
     pub(super) is_whole: bool,
     /// Conflict copies, which keep nobody from being ready.
-    pub(crate) strays: Vec<FolderPath>,
+    pub strays: Vec<FolderPath>,
     /// The paths for which an ignore rule makes a difference, or would.
-    pub(crate) coverage: CoverageReport,
+    pub coverage: CoverageReport,
 }
 
 impl Arrived {
     /// Whether the arrival tells the ledger anything new.
-    pub(crate) fn is_news(&self) -> bool {
+    pub fn is_news(&self) -> bool {
         self.top.is_some() || !self.updates.is_empty()
     }
 
     /// Returns the versions that other machines have published since the ledger was last compared.
-    pub(crate) fn other_versions(&self, ledger: &Ledger) -> Vec<FileStamp> {
+    pub fn other_versions(&self, ledger: &Ledger) -> Vec<FileStamp> {
         // If the last handover is this machine's own, no other machine has published anything
         // since.
         if self.top.is_none() {
@@ -61,14 +61,14 @@ impl Arrived {
     }
 
     /// Whether the folder is another one than when it was last ready.
-    pub(crate) fn differs_from(&self, ledger: &Ledger) -> bool {
+    pub fn differs_from(&self, ledger: &Ledger) -> bool {
         self.top.is_some_and(|top| ledger.verified != Some(top)) || !self.updates.is_empty()
     }
 }
 
 /// Whether programs may write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub enum Decision {
     /// Everything that should be in the folder is here.
     Ready(Arrived),
     /// It is known what should be in the folder, and some of it is not here.
@@ -88,7 +88,7 @@ impl From<NoTarget> for Decision {
 
 impl Barrier<'_> {
     /// Decides whether the folder is ready.
-    pub(crate) fn decide(
+    pub fn decide(
         &self,
         tree: &mut dyn FolderTree,
         cache: &mut DigestCache,
@@ -123,7 +123,7 @@ impl Barrier<'_> {
 
 impl Ledger {
     /// Records that the folder is ready.
-    pub(crate) fn adopt(&mut self, arrived: Arrived) {
+    pub fn adopt(&mut self, arrived: Arrived) {
         self.update(arrived.updates);
         if arrived.is_whole {
             self.given_up.clear();
@@ -142,11 +142,11 @@ impl Ledger {
 
 /// A version, as a message names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct VersionName {
+pub struct VersionName {
     /// The client that published the version; `None` if its marker is no longer here.
-    pub(crate) holder: Option<String>,
+    pub holder: Option<String>,
     /// The tenure in which it was published.
-    pub(crate) tenure: TenureId,
+    pub tenure: TenureId,
 }
 
 impl fmt::Display for VersionName {
@@ -161,7 +161,7 @@ impl fmt::Display for VersionName {
 
 /// Why a path has not arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum MissingBecause {
+pub enum MissingBecause {
     /// No file has the path.
     NotHere,
     /// The sync tool keeps a placeholder in place of the content.
@@ -213,32 +213,32 @@ impl fmt::Display for MissingBecause {
 
 /// A path that has not arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MissingPath {
+pub struct MissingPath {
     /// The path.
-    pub(crate) path: FolderPath,
+    pub path: FolderPath,
     /// Why the path has not arrived.
-    pub(crate) because: MissingBecause,
+    pub because: MissingBecause,
     /// The size of the wanted content.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// The list of what has not arrived.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct NotArrived {
+pub struct NotArrived {
     /// A marker that is not here. Nothing is known of the paths that it names.
-    pub(crate) marker: Option<MarkerLink>,
+    pub marker: Option<MarkerLink>,
     /// Whether `.latchfs/ignore` is not the one of the newest marker.
-    pub(crate) is_other_ignore: bool,
+    pub is_other_ignore: bool,
     /// The first of the paths.
-    pub(crate) paths: Vec<MissingPath>,
+    pub paths: Vec<MissingPath>,
     /// The number of all paths that have not arrived.
-    pub(crate) count: u64,
+    pub count: u64,
     /// The bytes of the wanted content of these paths.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// The number of paths that had to arrive.
-    pub(crate) of: u64,
+    pub of: u64,
     /// The paths for which an ignore rule makes a difference, or would.
-    pub(crate) coverage: CoverageReport,
+    pub coverage: CoverageReport,
 }
 
 impl NotArrived {
@@ -248,7 +248,7 @@ impl NotArrived {
 
     /// Returns the paths if nothing is missing but versions that no guard knows. There are none if
     /// the list of paths does not name all.
-    pub(crate) fn all_foreign(&self) -> Option<BTreeSet<FolderPath>> {
+    pub fn all_foreign(&self) -> Option<BTreeSet<FolderPath>> {
         let is_foreign = |it: &MissingPath| it.because == MissingBecause::Foreign;
         let is_all = self.count == self.paths.len() as u64 && self.paths.iter().all(is_foreign);
         let is_known = self.marker.is_none() && !self.is_other_ignore && self.count > 0;
@@ -264,7 +264,7 @@ impl NotArrived {
 /// The paths that a person accepts. The acceptance takes effect when the lock service has the
 /// handover.
 #[derive(Debug, Clone)]
-pub(crate) struct Accepted {
+pub struct Accepted {
     /// The paths that have arrived beside the accepted ones; `None` if the whole folder is
     /// accepted.
     arrived: Option<Arrived>,
@@ -278,14 +278,14 @@ pub(crate) struct Accepted {
 
 impl Accepted {
     /// Returns the reason that the person or the option gave.
-    pub(crate) fn reason(&self) -> &str {
+    pub fn reason(&self) -> &str {
         &self.acceptance.reason
     }
 }
 
 impl Barrier<'_> {
     /// Accepts the whole folder as it stands. The next marker is a checkpoint.
-    pub(crate) fn accept_all(
+    pub fn accept_all(
         &self,
         tree: &mut dyn FolderTree,
         acceptance: Acceptance,
@@ -318,7 +318,7 @@ impl Barrier<'_> {
 
     /// Accepts some paths as they stand, or returns what has not arrived beside them. A path that a
     /// rule ignores is given up instead, and so is each such path below it.
-    pub(crate) fn accept_paths(
+    pub fn accept_paths(
         &self,
         paths: &BTreeSet<FolderPath>,
         tree: &mut dyn FolderTree,
@@ -356,7 +356,7 @@ impl Ledger {
     /// Returns the handover of an acceptance, which is sent at once. It is no own one before the
     /// acceptance is recorded: otherwise the folder would be ready here although it was never
     /// accepted as far as anybody knows.
-    pub(crate) fn begin_acceptance(&self, accepted: &Accepted, next: u64) -> Handover {
+    pub fn begin_acceptance(&self, accepted: &Accepted, next: u64) -> Handover {
         let id: HandoverId = accepted.acceptance.handover;
         let kind = HandoverKind::Accepted;
         let arrived = accepted.arrived.as_ref();
@@ -368,7 +368,7 @@ impl Ledger {
     }
 
     /// Records an acceptance that the lock service has: the folder is ready.
-    pub(crate) fn accept(&mut self, accepted: Accepted) {
+    pub fn accept(&mut self, accepted: Accepted) {
         self.record_own(accepted.acceptance.handover);
         match accepted.arrived {
             Some(arrived) => self.adopt(arrived),
@@ -386,7 +386,6 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::tenure::TenureId;
     use super::super::handover::{Handover, HandoverId, HandoverKind};
     use super::super::handover::{HandoverEnd, PreviousTenure, Remembered};
     use super::super::ignored::IgnoreRules;
@@ -394,10 +393,11 @@ mod tests {
     use super::super::marker::Change;
     use super::super::test_markers::{ENGINE, TestMarkers, gone, ignored, is};
     use super::*;
-    use crate::engine::Token;
-    use crate::guard::barrier::folder_path::ContentDigest;
-    use crate::guard::barrier::ready::{MissingBecause, MissingPath, VersionName};
-    use crate::guard::barrier::test_markers::{TestTree, path};
+    use crate::folder_path::ContentDigest;
+    use crate::ready::{MissingBecause, MissingPath, VersionName};
+    use crate::tenure_id::TenureId;
+    use crate::test_markers::{TestTree, path};
+    use engine::Token;
 
     /// A machine before the barrier.
     struct Arrival {
@@ -928,10 +928,10 @@ mod acceptance_tests {
     use super::super::marker::PathState;
     use super::super::test_markers::{ENGINE, TestMarkers, gone, is};
     use super::*;
-    use crate::engine::Token;
-    use crate::guard::barrier::folder_path::ContentDigest;
-    use crate::guard::barrier::marker::{MarkerKind, MarkerLink};
-    use crate::guard::barrier::test_markers::{TestTree, path};
+    use crate::folder_path::ContentDigest;
+    use crate::marker::{MarkerKind, MarkerLink};
+    use crate::test_markers::{TestTree, path};
+    use engine::Token;
 
     struct Waiting {
         ledger: Ledger,

@@ -3,23 +3,23 @@
 //!
 //! The markers and checkpoints that are in this machine's copy of the folder.
 
-use super::super::tenure::TenureId;
 use super::folder_path::FolderPath;
 use super::marker::{Marker, MarkerError, PathState, StoredMarker};
-use crate::guard::barrier::folder_path::ContentDigest;
-use crate::guard::barrier::marker::{MarkerKind, MarkerLink};
+use crate::folder_path::ContentDigest;
+use crate::marker::{MarkerKind, MarkerLink};
+use crate::tenure_id::TenureId;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 /// The maximum number of markers on the way to a verified marker or a checkpoint. Each chain of
 /// guards has a checkpoint much sooner.
-pub(crate) const LINKS_MAX: usize = 1_024;
+pub const LINKS_MAX: usize = 1_024;
 /// The maximum number of paths that these markers name.
 pub(crate) const WANTED_MAX: usize = 2_097_152;
 
 /// The state of the paths that no marker on the way names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ChainBase {
+pub enum ChainBase {
     /// Those paths stand as the ledger says.
     Ledger,
     /// Those paths are gone: the way ends at a checkpoint, which names every path.
@@ -28,25 +28,25 @@ pub(crate) enum ChainBase {
 
 /// The state of a path by the newest marker that names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WantedPath {
+pub struct WantedPath {
     /// How the path must stand.
-    pub(crate) state: PathState,
+    pub state: PathState,
     /// The marker that names the path.
-    pub(crate) by: MarkerLink,
+    pub by: MarkerLink,
 }
 
 /// The sum of the markers on the way: how each path must stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Chain {
+pub struct Chain {
     /// The paths that these markers name, each as the newest of them names it.
-    pub(crate) wanted: BTreeMap<FolderPath, WantedPath>,
+    pub wanted: BTreeMap<FolderPath, WantedPath>,
     /// The state of the paths that none of these markers names.
-    pub(crate) base: ChainBase,
+    pub base: ChainBase,
 }
 
 /// Why the order of the markers can't be followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ChainError {
+pub enum ChainError {
     /// A marker is not here.
     Missing(MarkerLink),
     /// The first marker of the chain is no checkpoint, so that nothing says what came before it.
@@ -77,7 +77,7 @@ impl fmt::Display for ChainError {
 }
 
 /// Walks from the marker `top` back to the marker that was verified, or to a checkpoint.
-pub(crate) fn walk(
+pub fn walk(
     markers: &MarkerFiles,
     top: MarkerLink,
     verified: Option<MarkerLink>,
@@ -114,7 +114,7 @@ fn walk_within(
 }
 
 /// Returns the markers from `top` back to the first one, as far as they are here.
-pub(in super::super) fn ancestors(
+pub fn ancestors(
     markers: &MarkerFiles,
     top: MarkerLink,
 ) -> impl Iterator<Item = (MarkerLink, &Marker)> {
@@ -129,7 +129,7 @@ pub(in super::super) fn ancestors(
 }
 
 /// Whether the marker `top` is the marker `link`, or builds on it.
-pub(crate) fn contains(markers: &MarkerFiles, top: MarkerLink, link: MarkerLink) -> bool {
+pub fn contains(markers: &MarkerFiles, top: MarkerLink, link: MarkerLink) -> bool {
     ancestors(markers, top).any(|(at, marker)| at == link || marker.previous == Some(link))
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn later_than(
 
 /// Returns the marker that a tenure wrote last, after its gate had closed; `None` if it is not
 /// here. The numbers of the markers decide nothing beyond the least one.
-pub(crate) fn last_of(
+pub fn last_of(
     markers: &MarkerFiles,
     tenure: TenureId,
     number: u64,
@@ -168,7 +168,7 @@ pub(crate) fn last_of(
 
 /// The maximum number of markers that are read. A guard removes the markers before the last but
 /// one checkpoint.
-pub(crate) const MARKERS_MAX: usize = 4_096;
+pub const MARKERS_MAX: usize = 4_096;
 /// The maximum size of all markers that are read in bytes.
 pub(crate) const MARKERS_BYTES_MAX: u64 = 512 * 1_024 * 1_024;
 
@@ -179,7 +179,7 @@ pub(crate) const MARKER_PATHS_MAX: usize = 4_194_304;
 
 /// Why a file is not among the markers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NotAdded {
+pub enum NotAdded {
     /// The file is no marker.
     Marker(MarkerError),
     /// The marker is one of another folder.
@@ -206,7 +206,7 @@ impl fmt::Display for NotAdded {
 
 /// The markers of one folder that are here.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct MarkerFiles {
+pub struct MarkerFiles {
     folder: String,
     /// The markers, each with the size of its file.
     markers: BTreeMap<MarkerLink, (Marker, u64)>,
@@ -217,20 +217,20 @@ pub(crate) struct MarkerFiles {
 
 impl MarkerFiles {
     /// Returns no markers of the folder with this id.
-    pub(crate) fn new(folder: &str) -> Self {
+    pub fn new(folder: &str) -> Self {
         Self { folder: folder.to_owned(), ..Self::default() }
     }
 
     /// Whether a file of this size, which names so many paths as far as that is known, can be
     /// added.
-    pub(crate) fn has_room_for(&self, bytes: u64, paths: usize) -> bool {
+    pub fn has_room_for(&self, bytes: u64, paths: usize) -> bool {
         self.markers.len() < MARKERS_MAX
             && self.bytes.saturating_add(bytes) <= MARKERS_BYTES_MAX
             && self.paths.saturating_add(paths.max(1)) <= MARKER_PATHS_MAX
     }
 
     /// Adds the file with this name in `.latchfs`.
-    pub(crate) fn add(&mut self, file_name: &str, bytes: &[u8]) -> Result<MarkerLink, NotAdded> {
+    pub fn add(&mut self, file_name: &str, bytes: &[u8]) -> Result<MarkerLink, NotAdded> {
         if !self.has_room_for(bytes.len() as u64, 0) {
             return Err(NotAdded::Full);
         }
@@ -251,17 +251,17 @@ impl MarkerFiles {
     }
 
     /// Whether no marker is here.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.markers.is_empty()
     }
 
     /// Returns a marker.
-    pub(crate) fn get(&self, link: &MarkerLink) -> Option<&Marker> {
+    pub fn get(&self, link: &MarkerLink) -> Option<&Marker> {
         self.markers.get(link).map(|(marker, _)| marker)
     }
 
     /// Removes a marker whose file is no longer here.
-    pub(crate) fn remove(&mut self, link: &MarkerLink) -> Option<Marker> {
+    pub fn remove(&mut self, link: &MarkerLink) -> Option<Marker> {
         let (marker, size) = self.markers.remove(link)?;
         self.bytes -= size;
         self.paths -= marker.changes.len();
@@ -269,14 +269,14 @@ impl MarkerFiles {
     }
 
     /// Removes all markers.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.markers.clear();
         (self.bytes, self.paths) = (0, 0);
     }
 
     /// Returns the markers with which a tenure ended after its gate had closed, and whose numbers
     /// are at least `number`.
-    pub(crate) fn last_of(&self, tenure: TenureId, number: u64) -> Vec<MarkerLink> {
+    pub fn last_of(&self, tenure: TenureId, number: u64) -> Vec<MarkerLink> {
         let is_last = |(link, (marker, _)): &(&MarkerLink, &(Marker, u64))| {
             link.name.tenure == tenure && link.name.number >= number && marker.is_last
         };
@@ -293,13 +293,13 @@ impl MarkerFiles {
     }
 
     /// Returns the client that wrote the markers of a tenure, if one of them is here.
-    pub(crate) fn holder_of(&self, tenure: TenureId) -> Option<String> {
+    pub fn holder_of(&self, tenure: TenureId) -> Option<String> {
         let of_tenure = self.markers.iter().find(|(link, _)| link.name.tenure == tenure);
         of_tenure.map(|(_, (marker, _))| marker.holder.clone())
     }
 
     /// Returns the versions of a path with this size that markers name, and their tenures.
-    pub(crate) fn versions<'a>(
+    pub fn versions<'a>(
         &'a self,
         path: &'a FolderPath,
         size: u64,
@@ -317,7 +317,7 @@ impl MarkerFiles {
 mod tests {
     use super::super::test_markers::{TestMarkers, gone, is};
     use super::*;
-    use crate::guard::barrier::test_markers::path;
+    use crate::test_markers::path;
 
     #[test]
     fn the_newest_naming_of_each_path_counts() {
@@ -417,7 +417,7 @@ mod tests {
 mod marker_files_tests {
     use super::super::test_markers::{TestMarkers, is};
     use super::*;
-    use crate::guard::barrier::test_markers::path;
+    use crate::test_markers::path;
 
     /// A file of 30 MB can name a million paths.
     #[test]

@@ -6,6 +6,7 @@
 //!
 //! The modules in reading order:
 //!
+//! - `tenure_id` is the number of a tenure.
 //! - `folder_path` has the paths of files, and the trait of those that stand in the folder.
 //! - `handover` is the text that the lock service remembers for the folder.
 //! - `marker` reads and writes the files in which a tenure says what it left in the folder; `chain`
@@ -18,18 +19,22 @@
 //!   decides, or a person does.
 //! - `marking` announces changes and lists them in a marker, also after the tenure has ended.
 
-pub(crate) mod folder_path;
-pub(crate) mod marker;
-pub(crate) mod handover;
-pub(crate) mod chain;
-pub(crate) mod ledger;
-pub(crate) mod ignored;
-pub(crate) mod coverage;
-pub(crate) mod arrival_target;
-pub(crate) mod ready;
-pub(crate) mod comparison;
-pub(crate) mod marking;
+pub mod tenure_id;
+pub mod folder_path;
+pub mod marker;
+pub mod handover;
+pub mod chain;
+pub mod ledger;
+pub mod ignored;
+pub mod coverage;
+pub mod arrival_target;
+pub mod ready;
+pub mod comparison;
+pub mod marking;
 #[cfg(test)]
 pub(crate) mod test_markers;
 #[cfg(test)]
 mod tests_explore;
+
+#[cfg(test)]
+extern crate self as barrier; // `test_markers` is also a part of the tests of the program

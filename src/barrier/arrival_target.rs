@@ -1,34 +1,34 @@
 //! The state in which the folder should be, as far as the handover and the markers say it.
 
-use super::super::tenure::TenureId;
 use super::chain::{self, Chain, ChainBase, ChainError};
 use super::coverage::{Coverage, CoveredFiles};
 use super::handover::{Handover, HandoverError, HandoverKind, MarkerCounts, PreviousTenure};
 use super::handover::{HandoverEnd, Remembered};
 use super::ignored::IgnoreRules;
 use super::ledger::Ledger;
-use crate::guard::barrier::chain::MarkerFiles;
-use crate::guard::barrier::folder_path::FolderTree;
-use crate::guard::barrier::marker::{MarkerKind, MarkerLink};
+use crate::chain::MarkerFiles;
+use crate::folder_path::FolderTree;
+use crate::marker::{MarkerKind, MarkerLink};
+use crate::tenure_id::TenureId;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
 /// All that decides whether the folder is ready, but for the folder itself.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Barrier<'a> {
+pub struct Barrier<'a> {
     /// The lock service's answer about the last tenure.
-    pub(crate) previous: &'a PreviousTenure,
+    pub previous: &'a PreviousTenure,
     /// The engine that issued the tokens.
-    pub(crate) engine: u64,
+    pub engine: u64,
     /// The ledger of this machine.
-    pub(crate) ledger: &'a Ledger,
+    pub ledger: &'a Ledger,
     /// The markers that are here.
-    pub(crate) markers: &'a MarkerFiles,
+    pub markers: &'a MarkerFiles,
     /// Which paths are ignored.
-    pub(crate) rules: &'a IgnoreRules,
+    pub rules: &'a IgnoreRules,
     /// The wall clock in nanoseconds since 1970: tells content that is still changing.
-    pub(crate) now: i128,
+    pub now: i128,
 }
 
 impl<'a> Barrier<'a> {
@@ -40,14 +40,14 @@ impl<'a> Barrier<'a> {
     }
 
     /// Returns the covered files of the folder.
-    pub(crate) fn covered_files(&self, tree: &mut dyn FolderTree) -> io::Result<CoveredFiles> {
+    pub fn covered_files(&self, tree: &mut dyn FolderTree) -> io::Result<CoveredFiles> {
         self.coverage(self.target().ok().as_ref()).covered_files(tree)
     }
 }
 
 /// Why nobody can say what should be here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unsure {
+pub enum Unsure {
     /// The lock service does not know the folder.
     NoHandover,
     /// The lock service remembers a text that is no handover.
@@ -79,7 +79,8 @@ pub(crate) enum Unsure {
 
 impl Unsure {
     /// Returns the reason as it is for a machine with this client name.
-    pub(crate) fn seen_from(self, own: &str) -> Self {
+    #[must_use]
+    pub fn seen_from(self, own: &str) -> Self {
         match self {
             Self::Dirty { client, tenure, .. } if client == own => Self::OwnName { client, tenure },
             other => other,
@@ -87,7 +88,7 @@ impl Unsure {
     }
 
     /// Returns what a person can do about this reason, besides accepting the folder as it stands.
-    pub(crate) fn next_step(&self) -> &'static str {
+    pub fn next_step(&self) -> &'static str {
         match self {
             Self::Dirty { .. } => "wait until that machine is back and its files are here",
             Self::OwnName { .. } => {

@@ -4,7 +4,6 @@
 //!
 //! Visits all states that are reached by at most so many moves, the nearest first.
 
-use super::super::super::tenure::TenureId;
 use super::super::folder_path::FolderPath;
 use super::super::handover::{
     Handover, HandoverEnd, HandoverId, HandoverKind, MarkerCounts, PreviousTenure, Remembered,
@@ -14,10 +13,11 @@ use super::super::ledger::{Ledger, LedgerEntry};
 use super::super::marker::{Change, Marker, PathState};
 use super::super::marking::TenureMarking;
 use super::{BarrierSetup, Ignored};
-use crate::engine::Token;
-use crate::guard::barrier::chain::MarkerFiles;
-use crate::guard::barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
-use crate::guard::barrier::marker::{MarkerKind, MarkerLink, MarkerName};
+use crate::chain::MarkerFiles;
+use crate::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
+use crate::marker::{MarkerKind, MarkerLink, MarkerName};
+use crate::tenure_id::TenureId;
+use engine::Token;
 use foldhash::quality::RandomState;
 use foldhash::{HashMap, HashMapExt as _};
 use std::collections::{HashSet, VecDeque};

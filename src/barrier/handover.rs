@@ -1,20 +1,20 @@
 //! The handover of a folder: the text that a guard lets the lock service remember for the name of
 //! the folder's lock, and the service's answer about the tenure that set it.
 
-use crate::engine::Token;
-use crate::guard::barrier::folder_path::ContentDigest;
-use crate::guard::barrier::marker::{MarkerLink, MarkerName, parse_number};
+use crate::folder_path::ContentDigest;
+use crate::marker::{MarkerLink, MarkerName, parse_number};
+use engine::Token;
 use std::fmt;
 
 /// The maximum length of a handover in bytes.
-pub(crate) const HANDOVER_BYTES_MAX: usize = 256;
+pub const HANDOVER_BYTES_MAX: usize = 256;
 /// The version of the text that this version of latchfs writes.
 const VERSION: &str = "1";
 
 /// The random id of one handover. A machine knows by it that it wrote a handover itself: the name
 /// of the client proves nothing, because a cloned machine has it too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct HandoverId(pub(crate) u128);
+pub struct HandoverId(pub u128);
 
 impl fmt::Display for HandoverId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,7 +24,7 @@ impl fmt::Display for HandoverId {
 
 /// The state in which a tenure left the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum HandoverKind {
+pub enum HandoverKind {
     /// A marker names everything that was changed.
     Clean,
     /// The folder is being changed, and no marker names the changes yet.
@@ -45,33 +45,33 @@ impl HandoverKind {
 
 /// The number of markers since the last checkpoint, and of the paths that they name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) struct MarkerCounts {
+pub struct MarkerCounts {
     /// The markers since the last checkpoint.
-    pub(crate) markers: u64,
+    pub markers: u64,
     /// The paths that these markers name; a path counts in each of them.
-    pub(crate) paths: u64,
+    pub paths: u64,
 }
 
 /// The message of a guard to the next tenure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Handover {
+pub struct Handover {
     /// The random id of this handover.
-    pub(crate) id: HandoverId,
+    pub id: HandoverId,
     /// The state of the folder.
-    pub(crate) kind: HandoverKind,
+    pub kind: HandoverKind,
     /// The number of the next marker of the tenure. A marker that ends a dirty tenure has at least
     /// this number.
-    pub(crate) next: u64,
+    pub next: u64,
     /// The newest marker of a clean folder. In other handovers the marker on which the tenure
     /// builds, if there is one.
-    pub(crate) marker: Option<MarkerLink>,
+    pub marker: Option<MarkerLink>,
     /// The number of markers since the last checkpoint up to that marker.
-    pub(crate) counts: MarkerCounts,
+    pub counts: MarkerCounts,
 }
 
 /// Why a text is no handover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum HandoverError {
+pub enum HandoverError {
     /// The text is too long.
     TooLong,
     /// The text has another version, which is the value.
@@ -96,7 +96,7 @@ impl fmt::Display for HandoverError {
 
 impl Handover {
     /// Parses the text that the lock service remembers.
-    pub(crate) fn parse(text: &str) -> Result<Self, HandoverError> {
+    pub fn parse(text: &str) -> Result<Self, HandoverError> {
         if text.len() > HANDOVER_BYTES_MAX {
             return Err(HandoverError::TooLong);
         }
@@ -149,7 +149,7 @@ impl fmt::Display for Handover {
 
 /// How the tenure ended that set the handover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum HandoverEnd {
+pub enum HandoverEnd {
     /// The tenure has not ended.
     Open,
     /// The guard released the lock.
@@ -166,7 +166,7 @@ pub(crate) enum HandoverEnd {
 
 /// The handover that the lock service remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Remembered {
+pub enum Remembered {
     /// The service does not know the folder.
     Nothing,
     /// The text is no handover.
@@ -177,7 +177,7 @@ pub(crate) enum Remembered {
 
 impl Remembered {
     /// Reads the text that the service remembers, if there is one.
-    pub(crate) fn read(text: Option<&str>) -> Self {
+    pub fn read(text: Option<&str>) -> Self {
         match text.map(Handover::parse) {
             None => Self::Nothing,
             Some(Err(error)) => Self::Damaged(error),
@@ -188,26 +188,26 @@ impl Remembered {
 
 /// The lock service's answer about the last tenure that set a handover.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct PreviousTenure {
+pub struct PreviousTenure {
     /// The number of the grant of the name, counted by the service.
-    pub(crate) seq: u64,
+    pub seq: u64,
     /// The fencing token of the tenure.
-    pub(crate) token: Token,
+    pub token: Token,
     /// The client that held the lock, for messages only.
-    pub(crate) client: String,
+    pub client: String,
     /// When the handover was set, in milliseconds since 1970, for messages only.
-    pub(crate) at: u64,
+    pub at: u64,
     /// How the tenure ended.
-    pub(crate) end: HandoverEnd,
+    pub end: HandoverEnd,
     /// The handover that the tenure set.
-    pub(crate) handover: Remembered,
+    pub handover: Remembered,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::tenure::TenureId;
     use super::*;
-    use crate::guard::barrier::marker::MarkerKind;
+    use crate::marker::MarkerKind;
+    use crate::tenure_id::TenureId;
 
     fn longest() -> Handover {
         let tenure = TenureId { engine: u64::MAX, token: Token::named(u64::MAX) };
