@@ -4,6 +4,7 @@
 //! end of its session it unmounts by path, even if another daemon has mounted there since, and it
 //! tells a missing device from a missing helper only in a log line.
 
+use crate::LOG;
 use crate::machine_facts::Users;
 use crate::machine_facts::is_root;
 use crate::machine_facts::{DEVICE, HELPER};
@@ -311,7 +312,7 @@ pub fn abort(mount: &MountPoint) -> io::Result<()> {
             // system for it is not mounted.
             let control = format!("/sys/fs/fuse/connections/{}/abort", mount.device.minor);
             if let Err(error) = std::fs::write(&control, "1") {
-                log::warn!("{control} can't be written: {}", said(&error));
+                log::warn!(target: LOG, "{control} can't be written: {}", said(&error));
             }
             helper_unmount(&mount.dir, &["-u", "-z"])
         }

@@ -24,6 +24,7 @@
 //! A thread that waits for a reply of FUSE can't be frozen, and would keep its whole cgroup from
 //! being frozen. The freezer wakes such a thread like a signal, but no file in `/proc` shows that.
 
+use crate::LOG;
 use crate::file_system::Requester;
 use crate::handles::{Pool, Share, Shares};
 use crate::mountinfo;
@@ -146,7 +147,10 @@ impl InterruptWatcher {
     pub fn watch(&self, number: u64, tid: u32, waiter: impl InterruptibleWait + 'static) {
         let watched = WatchedThread::new(tid);
         if watched.is_none() {
-            log::debug!("thread {tid} waits in another pid namespace, and can't be interrupted");
+            log::debug!(
+                target: LOG,
+                "thread {tid} waits in another pid namespace, and can't be interrupted"
+            );
         }
         let uid = watched.as_ref().and_then(WatchedThread::user).unwrap_or(UNKNOWN_USER);
         let share = self.shares.take_always(Pool::Threads, uid, 1);
@@ -168,6 +172,7 @@ impl InterruptWatcher {
             if let Err(error) = thread.spawn(move || inner.poll_waiters()) {
                 posts.started = false;
                 log::error!(
+                    target: LOG,
                     "the interrupt thread can't be started ({error}): waiting programs \
                     can't be interrupted"
                 );

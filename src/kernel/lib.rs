@@ -35,6 +35,11 @@ pub mod session;
 #[cfg(target_os = "linux")]
 mod dispatch;
 
+/// The target of the log records of this crate. It begins with the name of the program, so that
+/// `RUST_LOG=latchfs=debug` and the default for daemons select them too.
+#[cfg(target_os = "linux")]
+const LOG: &str = "latchfs::kernel";
+
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
 #[cfg(not(target_os = "linux"))]

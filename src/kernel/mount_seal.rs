@@ -5,6 +5,7 @@
 //! an ordinary file that excludes nobody. A sealed directory has no permissions at all. If root
 //! mounts, it is also immutable where the file system supports that, which stops root as well.
 
+use crate::LOG;
 use crate::child_call::ChildCall;
 use crate::machine_facts::is_root;
 use engine::time::Span;
@@ -88,7 +89,7 @@ impl Drop for Below {
         if self.was_sealed
             && let Err(error) = self.close()
         {
-            log::debug!("a mount point can't be sealed: {error}");
+            log::debug!(target: LOG, "a mount point can't be sealed: {error}");
         }
     }
 }

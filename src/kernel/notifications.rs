@@ -6,6 +6,7 @@
 //!
 //! Wakes a program that waits in poll(2).
 
+use crate::LOG;
 use crate::device;
 use fuser::{INodeNo, Notifier};
 use std::ffi::OsString;
@@ -120,14 +121,17 @@ impl Kernel {
     fn drop_name(&self, stale: &StaleName) {
         if let Err(error) = self.invalidate_name(stale) {
             let name = stale.name.display();
-            log::debug!("invalidating {name} in the kernel's cache failed: {error}");
+            log::debug!(target: LOG, "invalidating {name} in the kernel's cache failed: {error}");
         }
     }
 
     fn drop_node(&self, ino: u64) {
         // The range from offset 0 with length 0 is the whole file.
         if let Err(error) = self.notifier.inval_inode(INodeNo(ino), 0, 0) {
-            log::debug!("invalidating inode {ino} in the kernel's cache failed: {error}");
+            log::debug!(
+                target: LOG,
+                "invalidating inode {ino} in the kernel's cache failed: {error}"
+            );
         }
     }
 
@@ -155,7 +159,7 @@ impl PollWaker {
     /// Notifies the kernel, which wakes the programs that poll the file.
     pub fn wake(self) {
         if let Err(error) = self.0() {
-            log::debug!("waking a poll failed: {error}");
+            log::debug!(target: LOG, "waking a poll failed: {error}");
         }
     }
 }

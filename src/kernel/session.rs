@@ -9,6 +9,7 @@
 //!
 //! The reasons why a directory can't be mounted, as error messages that suggest a remedy.
 
+use crate::LOG;
 use crate::device::{Gone, detach, unmount};
 use crate::dispatch::Dispatcher;
 use crate::file_system::FileSystem;
@@ -131,14 +132,14 @@ pub fn mount<F: FileSystem>(
         match Invalidator::start(notifier, device, can_expire.get()) {
             Ok(invalidator) => fs.attached(invalidator),
             Err(error) => log::warn!(
-                "kernel caching is disabled: the invalidation thread can't \
-                be started: {error}"
+                target: LOG,
+                "kernel caching is disabled: the invalidation thread can't be started: {error}"
             ),
         }
         let ending = Arc::clone(&mounted.session);
         thread::Builder::new().name("mount".into()).spawn(move || {
             if let Err(error) = session.run() {
-                log::warn!("the session with the kernel ended: {error}");
+                log::warn!(target: LOG, "the session with the kernel ended: {error}");
             }
             ending.end();
         })
@@ -159,8 +160,15 @@ fn seal(dir: &Path, below: &mut Below) {
     let dir = dir.display();
     match below.seal() {
         Ok(is_for_root) if is_for_root || !is_root() => {}
-        Ok(_) => log::warn!("{dir} can't be made immutable, so root can write in it: {UNSEALED}"),
-        Err(error) => log::warn!("{dir} can't be sealed: {}; {UNSEALED}", said(&error)),
+        Ok(_) => {
+            log::warn!(
+                target: LOG,
+                "{dir} can't be made immutable, so root can write in it: {UNSEALED}"
+            );
+        }
+        Err(error) => {
+            log::warn!(target: LOG, "{dir} can't be sealed: {}; {UNSEALED}", said(&error));
+        }
     }
 }
 
@@ -202,7 +210,11 @@ fn prepare(dir: &Path, nonempty: bool) -> Result<(PathBuf, bool), MountError> {
     {
         check(&real, nonempty)?;
         detach(&real).map_err(wrong)?;
-        log::warn!("removed the mount that a killed latchfs had left on {}", real.display());
+        log::warn!(
+            target: LOG,
+            "removed the mount that a killed latchfs had left on {}",
+            real.display()
+        );
     }
     check(&real, nonempty)?;
     match std::fs::metadata(&real) {
@@ -223,7 +235,7 @@ pub fn remove_made(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     if let Err(error) = mount_seal::remove_made(dir) {
-        log::debug!("{} can't be removed: {}", dir.display(), said(&error));
+        log::debug!(target: LOG, "{} can't be removed: {}", dir.display(), said(&error));
     }
     Ok(())
 }
@@ -293,7 +305,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = self.unmount() {
-            log::warn!("{} stays mounted: {}", self.dir.display(), said(&error));
+            log::warn!(target: LOG, "{} stays mounted: {}", self.dir.display(), said(&error));
         }
     }
 }
@@ -321,7 +333,7 @@ impl Ending {
         let mut state = self.state.lock();
         let wait = self.ended.wait_while_for(&mut state, |state| !state.over, patience);
         if wait.timed_out() {
-            log::warn!("the session with the kernel goes on although it is unmounted");
+            log::warn!(target: LOG, "the session with the kernel goes on although it is unmounted");
         }
     }
 }
@@ -436,11 +448,11 @@ pub(super) fn negotiate(config: &mut KernelConfig, kind: &SessionKind) -> bool {
     }
     for wanted in all {
         if config.add_capabilities(wanted).is_err() {
-            log::debug!("this kernel's FUSE lacks {wanted:?}");
+            log::debug!(target: LOG, "this kernel's FUSE lacks {wanted:?}");
         }
     }
     if let Err(nearest) = config.set_max_background(BACKGROUND_MAX) {
-        log::warn!("the kernel takes {nearest} requests in the background at most");
+        log::warn!(target: LOG, "the kernel takes {nearest} requests in the background at most");
     }
     config.capabilities().contains(InitFlags::FUSE_HAS_EXPIRE_ONLY)
 }

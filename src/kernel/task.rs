@@ -7,6 +7,7 @@
 //! Makes system calls that may take long, such as fsync, on threads of their own, so that the
 //! thread that reads the kernel's requests answers others meanwhile.
 
+use crate::LOG;
 use common::shares::{TableShare, UserLimits, UserTable};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -143,7 +144,7 @@ impl SlowCalls {
         match thread.spawn(move || queue.serve()) {
             Ok(_) => state.threads += 1,
             Err(error) if state.threads == 0 => {
-                log::warn!("no thread for slow calls can be started: {error}");
+                log::warn!(target: LOG, "no thread for slow calls can be started: {error}");
                 let call = state.calls.pop_back();
                 drop(state);
                 if let Some((_, call)) = call {
