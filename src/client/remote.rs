@@ -20,12 +20,12 @@ use crate::service::{
     LockService, RemoteStatus, Retry, SessionOwner, Unavailable,
 };
 use crate::time::{Span, Time, Wall, boot_now};
+use common::task::pending;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use tokio::sync::oneshot;
 
 /// The lock service of a remote engine.
 pub struct Remote {
@@ -168,7 +168,7 @@ impl ClientState {
         ask: BatchItem,
         retry: Retry,
     ) -> impl Future<Output = ItemResult> + Send + 'static + use<> {
-        let (replier, reply) = oneshot::channel();
+        let (replier, reply) = pending();
         let until = boot_now() + reply_deadline(&ask);
         let insists = retry == Retry::UntilAnswered;
         self.enqueue(QueuedRequest { ask, until, replier: Some(replier), insists });

@@ -229,8 +229,7 @@ impl Lane {
         let mut denied: Vec<_> = impatient.filter_map(|asked| asked.replier.take()).collect();
         denied.extend(self.hub.queue.lock().give_up());
         for replier in denied {
-            // Sending fails only if the caller does not need the answer.
-            let _ = replier.send(Err(Unavailable::Denied { why: Arc::clone(why) }));
+            replier.keep(Err(Unavailable::Denied { why: Arc::clone(why) }));
         }
     }
 

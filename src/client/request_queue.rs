@@ -16,9 +16,9 @@ use crate::engine::{
 use crate::service::Unavailable;
 use crate::service::batch::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
 use crate::time::{Span, Time, boot_now};
+use common::task::Promise;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// How long a call waits for its answer: after a longer time a user thinks that the program hangs.
 pub const REPLY_DEADLINE: Span = Span::from_secs(2);
@@ -42,7 +42,7 @@ const PAUSE_MAX: Span = Span::from_millis(500);
 pub(super) type ItemResult = Result<(ItemReply, Stamp), Unavailable>;
 
 /// The sender of the reply to a request.
-pub(super) type ItemReplier = oneshot::Sender<ItemResult>;
+pub(super) type ItemReplier = Promise<ItemResult>;
 
 /// A request in the queue.
 pub(super) struct QueuedRequest {
@@ -280,8 +280,7 @@ impl BatchRemainder {
             let replier = if asked.insists { None } else { asked.replier.take() };
             self.unconfirmed.push(asked);
             if let Some(replier) = replier {
-                // As below.
-                let _ = replier.send(Ok((reply, stamp)));
+                replier.keep(Ok((reply, stamp)));
             }
             return;
         }
@@ -297,8 +296,7 @@ impl BatchRemainder {
         match asked.replier.take() {
             Some(replier) => {
                 self.delivered.extend(Delivered::of(&asked.ask, &reply));
-                // Sending fails only if the caller does not need the answer.
-                let _ = replier.send(Ok((reply, stamp)));
+                replier.keep(Ok((reply, stamp)));
             }
             None => self.undo.extend(asked.undone_by(&reply)),
         }
@@ -485,14 +483,10 @@ mod tests {
     use crate::engine::{
         Acquire, ClientId, LeaseTerms, Lifetime, OpenId, Refusal, SessionId, Tenure,
     };
+    use common::task::pending;
 
     fn asked(ask: BatchItem) -> QueuedRequest {
-        QueuedRequest {
-            ask,
-            until: Time::ZERO,
-            replier: Some(oneshot::channel().0),
-            insists: false,
-        }
+        QueuedRequest { ask, until: Time::ZERO, replier: Some(pending().0), insists: false }
     }
 
     fn release(token: Option<u64>) -> BatchItem {

@@ -515,8 +515,7 @@ impl ClientState {
     pub(super) fn refuse(&self, replier: Option<ItemReplier>) {
         if let Some(replier) = replier {
             self.counts.unanswered.fetch_add(1, Ordering::Relaxed);
-            // Sending fails only if the caller does not need the answer.
-            let _ = replier.send(Err(self.no_answer()));
+            replier.keep(Err(self.no_answer()));
         }
     }
 }

@@ -17,10 +17,6 @@ use crate::engine::{
     Phase, QueuePolicy, Reason, Refusal, Release, Tenure,
 };
 use crate::fuse::control_names::ControlFile;
-use kernel::file_system::PollEvents;
-use kernel::handles::{Full, Pool, Share};
-use kernel::notifications::PollWaker;
-use kernel::task::{Pending, Promise, pending, spawn};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::{LastSeen, OpenFile, OpenFiles, OpenTarget};
 use crate::fuse::posix_locks::PosixLocks;
@@ -28,10 +24,11 @@ use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
 use crate::service::{CacheableView, LockService, ParentCheck, RequestError, Retry, Unavailable};
 use crate::time::Span;
+use common::task::spawn;
+use common::task::{Pending, Promise, pending};
 use kernel::file_system::PollEvents;
 use kernel::handles::{Full, Pool, Share};
 use kernel::notifications::PollWaker;
-use kernel::task::{Pending, Promise, pending};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap};
 use std::io;

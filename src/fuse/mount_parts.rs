@@ -19,6 +19,9 @@ use crate::fuse::process::lease_users::LeaseUsers;
 use crate::fuse::refusals::Refusals;
 use crate::metrics::ServiceMetrics;
 use crate::service::LockService;
+use kernel::handles::Shares;
+use kernel::interrupts::InterruptWatcher;
+use kernel::machine_facts::own_uid;
 use std::sync::Arc;
 
 /// One mount: what its operations share. The operations are functions of `ops`, `posix_locks` and

@@ -11,8 +11,6 @@ use crate::engine::{
     ClientId, Conflict, LockName, LockView, NameError, Phase, Reason, Refusal, RefusalKind, Way,
 };
 use crate::fuse::credentials::Caller;
-use kernel::file_system::Errno;
-use kernel::handles::{Full, Named};
 use crate::service::{AuditEntry, LockService, RefusedRequest, RequestError};
 use crate::time::Wall;
 use kernel::file_system::Errno;

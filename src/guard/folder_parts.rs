@@ -13,6 +13,7 @@ use crate::guard::lock::folder_lock::FolderLock;
 use crate::guard::lost_files::SpaceLimits;
 use crate::holder_id::Maker;
 use crate::service::LockService;
+use barrier::folder_path::PathPatterns;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 

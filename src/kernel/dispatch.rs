@@ -11,7 +11,7 @@ use crate::file_system::{
 };
 use crate::notifications::PollWaker;
 use crate::session::{CanExpire, SessionKind, negotiate};
-use crate::task::spawn;
+use common::task::spawn;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, Filesystem, Generation,
     INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,

@@ -19,7 +19,7 @@ use crate::engine::Op;
 use crate::raft::node_environment::timeout;
 use crate::raft::store::snapshot::{Commands, Proposal};
 use crate::raft::write::engine_clock::LeaderClock;
-use crate::raft::write::proposal_queue::{PendingRead, reply};
+use crate::raft::write::proposal_queue::PendingRead;
 use crate::raft::write::proposer::Forwarder;
 use crate::raft::write::state_machine::Replica;
 use crate::service::Call;
@@ -93,7 +93,7 @@ impl ReadQueue {
             std::mem::take(&mut waiting.reads)
         };
         for read in reads {
-            reply(read, Err(why.clone()));
+            read.keep(Err(why.clone()));
         }
     }
 }
@@ -111,7 +111,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
             let answer =
                 self.read(self.environment.steady_now() + self.environment.timeouts().answer).await;
             for read in reads {
-                reply(read, answer.clone());
+                read.keep(answer.clone());
             }
         }
     }

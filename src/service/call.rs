@@ -4,17 +4,16 @@
 //! Dropping a [`Call`] withdraws nothing: a release is carried out although nobody waits for it.
 
 use crate::engine::{Answer, Outcome};
-use crate::fuse::kernel::task::{block_on, spawn};
 use crate::service::unavailable::{RequestError, Unavailable};
 use crate::time::Span;
+use common::task::{Pending, Promise, block_on, pending, spawn};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll};
-use tokio::sync::oneshot;
 
 /// The sending half of a [`Call`]. Dropping it without an answer means that the service is closing.
-pub type Replier<T> = oneshot::Sender<Result<T, Unavailable>>;
+pub type Replier<T> = Promise<Result<T, Unavailable>>;
 
 /// A request that was made: a future of its answer.
 ///
@@ -27,7 +26,7 @@ enum Progress<T> {
     /// The answer, until it is taken.
     Answered(Option<Result<T, Unavailable>>),
     /// The answer will be sent.
-    Expected(oneshot::Receiver<Result<T, Unavailable>>),
+    Expected(Pending<Result<T, Unavailable>>),
     /// An answer of another form will be sent, which this future receives and translates.
     Translated(Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send>>),
 }
@@ -40,7 +39,7 @@ impl<T> Call<T> {
 
     /// Returns a request that is not answered yet, and the value by which to answer it.
     pub fn expected() -> (Replier<T>, Self) {
-        let (replier, answer) = oneshot::channel();
+        let (replier, answer) = pending();
         (replier, Self(Progress::Expected(answer)))
     }
 
@@ -86,10 +85,7 @@ impl<T: Send + 'static> Call<T> {
     /// Carries out `steps`, from now on and to their end, whether or not the answer is awaited.
     pub fn of_steps(steps: impl Future<Output = Result<T, Unavailable>> + Send + 'static) -> Self {
         let (replier, call) = Self::expected();
-        spawn(async move {
-            // Sending fails only if nobody waits for the answer.
-            let _ = replier.send(steps.await);
-        });
+        spawn(async move { replier.keep(steps.await) });
         call
     }
 
@@ -173,7 +169,7 @@ mod tests {
         ) -> Call<T> {
             let (replier, call) = Call::expected();
             self.under_way.lock().push_back(Box::new(move |engine| {
-                let _ = replier.send(request(engine).wait());
+                replier.keep(request(engine).wait());
             }));
             call
         }

@@ -527,8 +527,7 @@ impl DeferredAnswers {
         for (owed, answer, wakers) in self.0 {
             wakers.wake();
             tally.count_answer(&answer);
-            // Sending fails only if nobody waits for the answer.
-            let _ = owed.replier.send(Ok(answer));
+            owed.replier.keep(Ok(answer));
         }
     }
 }

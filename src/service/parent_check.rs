@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{Acquire, LeaseTerms, Refusal, Rules, Tenure};
-    use crate::fuse::kernel::task::block_on;
+    use common::task::block_on;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn name(text: &str) -> LockName {

@@ -13,11 +13,11 @@ use crate::engine::{
     Acquire, ClientId, Event, EventKind, LeaseKey, LeaseTerms, Leave, LeaveReason, LockName,
     LockView, Op, Outcome, Ownership, Refusal, Release, SessionId, Tenure, Ticket, Token,
 };
-use crate::fuse::kernel::task::spawn;
 use crate::service::call::Call;
 use crate::service::lock_service::{LockService, Retry};
 use crate::service::parent_check::ParentCheck;
 use crate::time::{Span, Time};
+use common::task::spawn;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

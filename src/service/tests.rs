@@ -10,9 +10,9 @@ use crate::engine::{
     Patch, Phase, QueuePolicy, Release, RequestId, Reset, ResetScope, Rules, Steal, StealReason,
     Tenure, Ttl,
 };
-use crate::fuse::kernel::task::spawn;
 use crate::storage::tests::restart_machine;
 use crate::time::{Span, Time};
+use common::task::spawn;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};

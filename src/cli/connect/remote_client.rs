@@ -17,13 +17,13 @@ use crate::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op, OpenId, Outcome,
     Ownership, Patch, Process, QueuePolicy, RefusalKind, Token,
 };
-use crate::fuse::kernel::task::block_on;
 use crate::holder_id::Maker;
 use crate::service::queue_waits::{Entered, QueueWaits, WaitEnd};
 use crate::service::{
     List, ListPage, ListedNames, LockService, RequestError, Retry, SessionOwner, Unavailable,
 };
 use crate::time::{Span, Time, Wall};
+use common::task::block_on;
 use serde_json::{Map, Value};
 use std::os::unix::process::parent_id;
 use std::sync::mpsc::channel;

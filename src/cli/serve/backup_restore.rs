@@ -15,12 +15,12 @@ use crate::engine::{
     ClientId, EndHoldOff, Engine, HoldOff, HoldOffCause, Op, Outcome, Reset, ResetScope,
     StealReason,
 };
-use crate::fuse::kernel::task::block_on;
 use crate::raft;
 use crate::service::replay;
 use crate::service::replay::{BACKUP_BYTES_MAX, Backup};
 use crate::service::{LockService, Retry};
 use crate::time::{Span, Time, Wall};
+use common::task::block_on;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};

@@ -23,9 +23,9 @@ use crate::fuse::process::lease_users::{ProcessHandle, kind_of};
 use crate::fuse::refusals::Act;
 use crate::service::{List, ListPage, ListedNames, RequestError, Retry, Unavailable};
 use crate::time::{Span, Time, Wall};
+use common::task::{Pending, spawn};
 use kernel::file_system::{Errno, ReadBytes, ReadRequest};
 use kernel::handles::Pool;
-use kernel::task::{Pending, spawn};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 

@@ -22,10 +22,10 @@ use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;
 use crate::service::{RequestError, Retry};
 use crate::status::{pretty, status_of};
+use common::task::Pending;
+use common::task::spawn;
 use kernel::file_system::{Errno, ReadBytes, ReadRequest};
 use kernel::handles::Pool;
-use kernel::task::Pending;
-use kernel::task::spawn;
 use std::sync::Arc;
 
 /// The permission bits of the file of a lock that was granted through `.latchfs/wait`.

@@ -11,6 +11,9 @@ use crate::fuse::mount_parts::Mount;
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;
 use crate::service::Retry;
+use kernel::file_system::Errno;
+use kernel::file_system::NameIn;
+use kernel::file_system::NodeEntry;
 
 /// The maximum number of names of one inode. A change through the inode is sent to the lease of
 /// each name; programs that lock by `ln` make two names.

@@ -14,9 +14,6 @@ use crate::engine::{
 use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs::wall_of;
 use crate::fuse::inodes::LockNode;
-use kernel::file_system::{Errno, NodeAttr, SetAttrs, TimeOrNow};
-use kernel::interrupts::groups_of;
-use kernel::task::spawn;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{OpenAccess, OpenFile, TruncatedLease};
@@ -29,6 +26,7 @@ use crate::fuse::process::lease_users::LeaseUse;
 use crate::fuse::refusals::{Act, only_a_way};
 use crate::service::{RequestError, Retry};
 use crate::time::Wall;
+use common::task::spawn;
 use kernel::file_system::{Errno, NodeAttr, SetAttrs, TimeOrNow};
 use kernel::interrupts::groups_of;
 use std::sync::Arc;

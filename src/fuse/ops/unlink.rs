@@ -14,6 +14,9 @@ use crate::fuse::mount_parts::Mount;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::refusals::{Act, Refusals};
 use crate::service::{RequestError, Retry};
+use kernel::file_system::Errno;
+use kernel::file_system::NameIn;
+use kernel::file_system::RenameFlags;
 
 /// Releases a lock by `rm NAME`.
 pub(crate) async fn unlink(mount: &Mount, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {

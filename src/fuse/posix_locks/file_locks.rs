@@ -9,9 +9,6 @@ use crate::engine::{
 };
 use crate::fuse::credentials::{Caller, Callers, descends_from};
 use crate::fuse::file_attrs::attrs_of_new;
-use kernel::file_system::{Errno, LockFound, LockRequest};
-use kernel::handles::Pool;
-use kernel::task::{Pending, block_on, pending};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFile;
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner, TO_END};
@@ -20,6 +17,9 @@ use crate::fuse::posix_locks::table::{Ask, Table, Waits};
 use crate::fuse::refusals::Act;
 use crate::holder_id::Maker;
 use crate::service::{RequestError, Retry, SessionOwner, Unavailable};
+use common::task::{Pending, block_on, pending};
+use kernel::file_system::{Errno, LockFound, LockRequest};
+use kernel::handles::Pool;
 use std::sync::{Arc, OnceLock};
 
 /// The permission bits that a lock gets if it is free when a program locks it through a file that

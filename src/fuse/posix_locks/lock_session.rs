@@ -18,15 +18,15 @@ use crate::engine::{
     Answer, Event, EventKind, Lease, LeaseKey, LockName, Op, OpenId, Ownership, SessionId,
     TenureEnd, Token,
 };
-use kernel::file_system::Errno;
-use kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
-use kernel::task::{Promise, spawn};
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::posix_locks::table::{Call, Effect, Found, No, Recall, RequestedLease, Table};
 use crate::fuse::refusals::{Act, errno_of};
 use crate::service::event_log::EventWatch;
 use crate::service::{CacheableView, LockService, RequestError, Retry};
+use common::task::{Promise, spawn};
+use kernel::file_system::Errno;
+use kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

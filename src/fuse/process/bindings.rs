@@ -16,8 +16,6 @@ use crate::engine::{
     OpenSession, Outcome, Patch, Release, Renew, SessionEnd, SessionId, TenureEnd, Token,
 };
 use crate::fuse::credentials::{Caller, Callers};
-use kernel::handles::{Pool, Shares};
-use kernel::task::spawn;
 use crate::fuse::mount_config::{HoldBy, MountConfig};
 use crate::fuse::process::lease_users::{ProcessHandle, Unbound, named};
 use crate::holder_id::session_of;
@@ -25,6 +23,7 @@ use crate::service::event_log::EventWatch;
 use crate::service::timer::Alarm;
 use crate::service::{CacheableView, List, ListedNames, LockService, RequestError, Retry};
 use crate::time::{Span, Time, boot_now};
+use common::task::spawn;
 use kernel::handles::{Pool, Shares};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};

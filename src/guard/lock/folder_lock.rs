@@ -13,8 +13,6 @@ use crate::engine::{
     LockName, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal,
     RefusalKind, Release, SessionEnd, SessionId, Token,
 };
-use kernel::task::spawn;
-use barrier::handover::PreviousTenure;
 use crate::guard::folder::folder_record::{LockIdentity, another_engine};
 use crate::guard::tenure::TenureClock;
 use crate::service::event_log::EventWatch;
@@ -23,6 +21,7 @@ use crate::service::{LockService, Retry, SessionOwner, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now, slept_at, this_boot};
 use barrier::handover::PreviousTenure;
 use barrier::tenure_id::TenureId;
+use common::task::spawn;
 use parking_lot::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,15 +5,13 @@ use super::folder_lock::{FolderLock, SeenLock};
 use crate::engine::{
     self, Annotate, ClientId, Holder, LeaseKey, Mode, Op, Outcome, Patch, Previous, Token,
 };
-use kernel::task::spawn;
-use barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
 use crate::guard::lock::folder_lock::AWAY_NOTE;
 use crate::guard::tenure::LiveTenures;
-use crate::guard::tenure::TenureId;
 use crate::service::{CacheableView, Retry};
 use crate::time::{Time, Wall};
 use barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
 use barrier::tenure_id::TenureId;
+use common::task::spawn;
 use std::sync::Arc;
 
 const fn end_of(end: engine::HandoverEnd) -> HandoverEnd {

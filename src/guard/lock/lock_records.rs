@@ -8,11 +8,11 @@ use crate::engine::values::lease::TTL_DEFAULT;
 use crate::engine::{
     Answer, ClientId, Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
 };
-use crate::fuse::kernel::task::spawn;
 use crate::guard::shared_query::{Query, SharedQuery};
 use crate::service::event_log::EventWatch;
 use crate::service::{Retry, Unavailable};
 use crate::time::{Span, Time, boot_now};
+use common::task::spawn;
 use parking_lot::Mutex;
 use std::sync::Arc;
 

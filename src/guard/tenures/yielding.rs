@@ -8,7 +8,6 @@
 
 use crate::engine::values::lease::GRACE_OF_FOLDER;
 use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, Ttl};
-use crate::fuse::kernel::task::spawn;
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_guard::{CHECK_AGAIN, IsUsed};
 use crate::guard::lock::folder_lock::{FolderLock, SeenLock};
@@ -19,6 +18,7 @@ use crate::guard::write_policy::WhenAsked;
 use crate::service::{Retry, SessionOwner};
 use crate::time::{Time, Wall, boot_now};
 use barrier::tenure_id::TenureId;
+use common::task::spawn;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -35,7 +35,7 @@ use kernel::handles::{Full, Pool, Share, Shares};
 use kernel::handles::{HandleNumbers, Handles};
 use kernel::interrupts::InterruptWatcher;
 use kernel::notifications::Invalidator;
-use kernel::task::SlowCalls;
+use kernel::slow_calls::SlowCalls;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, Statx};
 use std::fmt::Display;

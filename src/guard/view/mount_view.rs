@@ -37,7 +37,7 @@ use kernel::notifications::StaleName;
 use kernel::session::MountError;
 use kernel::session::SessionKind;
 use kernel::session::{self, MountRequest, Mounted};
-use kernel::task::SlowCalls;
+use kernel::slow_calls::SlowCalls;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 use std::fs::File;

@@ -71,8 +71,7 @@ impl RaftClusterAdmin {
     /// Carries out `work` on the threads of the node.
     fn begin<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Call<T> {
         let (replier, call) = Call::expected();
-        // Sending fails only if nobody waits for the answer.
-        self.0.runtime.spawn(async move { replier.send(Ok(work.await)).is_ok() });
+        self.0.runtime.spawn(async move { replier.keep(Ok(work.await)) });
         call
     }
 }

@@ -191,8 +191,7 @@ impl LockService for RaftNode {
             Retry::UntilAnswered => {
                 let (replier, call) = Call::expected();
                 let steps = submit_until_answered(Arc::clone(&shared), command);
-                // Sending fails only if nobody waits for the answer.
-                shared.node.runtime.spawn(async move { replier.send(steps.await).is_ok() });
+                shared.node.runtime.spawn(async move { replier.keep(steps.await) });
                 call
             }
         };

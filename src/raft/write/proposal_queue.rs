@@ -19,11 +19,12 @@ use crate::raft::store::snapshot::{Answers, Commands, Entry, Payload, Proposal};
 use crate::service::backend_status::{PendingRequest, PendingStage};
 use crate::service::{Call, Replier, Unavailable};
 use crate::time::Time;
+use common::task::{Pending, Promise, pending};
 use openraft::EntryPayload;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 /// The highest number of requests in one entry: more than arrive during one sync if a thousand
 /// clients send, and few enough that they do not delay each other's answers.
@@ -49,7 +50,7 @@ pub(crate) type PendingRead = Replier<Time>;
 
 /// The sender of the answer to commands that another node has forwarded for its clients: the index
 /// of their entry, and their answers.
-pub(in crate::raft) type ForwardReply = oneshot::Sender<Result<(u64, Answers), RpcError>>;
+pub(in crate::raft) type ForwardReply = Promise<Result<(u64, Answers), RpcError>>;
 
 /// The requests that wait for the next entry, and the commands of the entry in flight.
 pub struct ProposalQueue {
@@ -165,8 +166,8 @@ impl ProposalQueue {
     pub(in crate::raft) fn forward(
         &self,
         commands: Vec<Command>,
-    ) -> oneshot::Receiver<Result<(u64, Answers), RpcError>> {
-        let (delivery, delivered) = oneshot::channel();
+    ) -> Pending<Result<(u64, Answers), RpcError>> {
+        let (delivery, delivered) = pending();
         self.take(ProposalKind::Forwarded(commands, delivery));
         delivered
     }
@@ -352,17 +353,12 @@ fn concerns(op: &Op, name: &LockName) -> bool {
     }
 }
 
-/// Sends an answer. That fails only if nobody waits for it any more.
-pub(in crate::raft) fn reply<T, E>(replier: oneshot::Sender<Result<T, E>>, answer: Result<T, E>) {
-    let _ = replier.send(answer);
-}
-
 impl ProposalKind {
     fn refuse(self, why: Unavailable) {
         match self {
-            Self::Command(_, replier) => reply(replier, Err(why)),
-            Self::Forwarded(_, delivery) => reply(delivery, Err(RpcError::NotLeader(None))),
-            Self::Read(read) => reply(read, Err(why)),
+            Self::Command(_, replier) => replier.keep(Err(why)),
+            Self::Forwarded(_, delivery) => delivery.keep(Err(RpcError::NotLeader(None))),
+            Self::Read(read) => read.keep(Err(why)),
         }
     }
 }
@@ -372,7 +368,7 @@ impl ProposalBatch {
     /// to this node, because a node never forwards a command a second time. Keeps all other
     /// requests of the batch.
     pub(in crate::raft) fn turn_away(self, turned: &RpcError) -> Self {
-        self.keep(|_| true, |delivery| reply(delivery, Err(turned.clone())), |_| {})
+        self.keep(|_| true, |delivery| delivery.keep(Err(turned.clone())), |_| {})
     }
 
     /// Refuses with `why` the commands that must not be repeated, since they may have been applied
@@ -380,8 +376,8 @@ impl ProposalBatch {
     pub(super) fn refuse_unrepeatable(self, why: &Unavailable) -> Self {
         self.keep(
             |command| command.request.is_some(),
-            |delivery| reply(delivery, Err(RpcError::Unknown)),
-            |replier| reply(replier, Err(why.clone())),
+            |delivery| delivery.keep(Err(RpcError::Unknown)),
+            |replier| replier.keep(Err(why.clone())),
         )
     }
 
@@ -428,17 +424,17 @@ impl BatchWaiters {
         for caller in self.callers {
             match caller {
                 BatchWaiter::Caller(replier) => {
-                    reply(replier, Ok(answers.next().expect("each command has an answer")));
+                    replier.keep(Ok(answers.next().expect("each command has an answer")));
                 }
                 BatchWaiter::Node(count, delivery) => {
                     let own: Answers = answers.by_ref().take(count).collect();
                     debug_assert_eq!(own.len(), count, "each command has an answer");
-                    reply(delivery, Ok((index, own)));
+                    delivery.keep(Ok((index, own)));
                 }
             }
         }
         for read in self.reads {
-            reply(read, Ok(at));
+            read.keep(Ok(at));
         }
     }
 
@@ -446,12 +442,12 @@ impl BatchWaiters {
     pub(in crate::raft) fn refuse(self, why: &Unavailable) {
         for caller in self.callers {
             match caller {
-                BatchWaiter::Caller(replier) => reply(replier, Err(why.clone())),
-                BatchWaiter::Node(_, delivery) => reply(delivery, Err(RpcError::Unknown)),
+                BatchWaiter::Caller(replier) => replier.keep(Err(why.clone())),
+                BatchWaiter::Node(_, delivery) => delivery.keep(Err(RpcError::Unknown)),
             }
         }
         for read in self.reads {
-            reply(read, Err(why.clone()));
+            read.keep(Err(why.clone()));
         }
     }
 }
@@ -576,8 +572,8 @@ mod tests {
         let second = forward();
         let read = queue.read();
         queue.turn_away_forwarded();
-        for mut forwarded in [first, second] {
-            let turned = forwarded.try_recv().expect("it is answered").err();
+        for forwarded in [first, second] {
+            let turned = forwarded.now_or_never().flatten().expect("it is answered").err();
             assert_eq!(turned, Some(RpcError::NotLeader(None)));
         }
         assert!(command.now_or_never().is_none() && read.now_or_never().is_none(), "they stay");

@@ -12,7 +12,6 @@ use crate::engine::{
     Acquire, ClientId, Event, EventKind, Forget, Grace, Handover, LeaseKey, LeaseTerms, LockName,
     LockView, Op, Outcome, Ownership, Reason, RefusalKind, Release, Ttl,
 };
-use crate::fuse::kernel::task::block_on;
 use crate::home::devices::{
     DEVICES_MAX, Device, DeviceError, DeviceList, IssuedCertificate, is_device_name,
 };
@@ -27,6 +26,7 @@ use crate::service::{
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use axum::http::StatusCode;
+use common::task::block_on;
 use parking_lot::Mutex;
 use rand_core::OsRng;
 use std::path::{Path, PathBuf};

@@ -410,8 +410,7 @@ impl AuditShared {
             drop(queue);
             self.done.notify_all();
             for (_, replier) in due {
-                // Sending fails only if nobody waits any more.
-                let _ = replier.send(Ok(()));
+                replier.keep(Ok(()));
             }
             if is_over {
                 return;
@@ -824,7 +823,7 @@ fn last_of(path: &Path) -> io::Result<Option<ChainLink>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::kernel::task::spawn;
+    use common::task::spawn;
     use std::sync::mpsc::channel;
 
     fn record(number: usize, reason: Option<StealReason>) -> AuditRecord {

@@ -21,10 +21,10 @@ use crate::guard::view::parts::control_files::{
 use crate::guard::view::parts::open_file::{Content, KernelWait, OpenFile, Opening};
 use crate::time::{Span, Wall};
 use barrier::tenure_id::TenureId;
+use common::task::pending;
 use kernel::file_system::{Done, Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester};
 use kernel::handles::{Full, Pool};
 use kernel::machine_facts::own_uid;
-use kernel::task::pending;
 use serde_json::Value;
 use std::path::Path;
 

@@ -18,12 +18,12 @@ use crate::guard::view::parts::record_nodes::{
 };
 use crate::holder_id::{Maker, ProcessStart};
 use crate::time::Span;
+use common::task::pending;
 use kernel::file_system::{
     DirPage, Errno, NodeEntry, Opened, OpenedFlags, ReadBytes, ReadRequest, RenameFlags, Requester,
 };
 use kernel::file_system::{Done, NameIn};
 use kernel::handles::Pool;
-use kernel::task::pending;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;

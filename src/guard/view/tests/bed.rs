@@ -477,7 +477,7 @@ impl Link {
             (true, Retry::UntilAnswered) => {
                 let (replier, call) = Call::expected();
                 self.unanswered.lock().push(Box::new(move |engine| {
-                    let _ = replier.send(ask(engine).wait());
+                    replier.keep(ask(engine).wait());
                 }));
                 call
             }

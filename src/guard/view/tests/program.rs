@@ -5,11 +5,11 @@ use super::bed::PATIENCE;
 use crate::guard::view::folder_view::FolderView;
 use crate::guard::view::parts::attributes::ROOT;
 use crate::guard::view::parts::close_rule::{OpenState, ProcessInstance, ProcessLook, Processes};
+use common::task::spawn;
 use kernel::file_system::{
     Done, Errno, FileAttr, FileSystem as _, NameIn, NewMode, NodeType, OpenedFlags, ReadRequest,
     RenameFlags, Requester, SetAttrs, WriteRequest,
 };
-use kernel::task::spawn;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::HashMap;
