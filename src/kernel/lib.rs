@@ -3,12 +3,12 @@
 //! replies.
 //!
 //! `device`, `mountinfo` and `mount_seal` create, find and remove mounts. `file_system` is the
-//! trait with its values; `dispatch` converts requests and replies, `slow_calls` makes calls
-//! that take long, and `interrupts` ends waits of programs that get a signal. `notifications` drops what the
-//! kernel has cached, `handles` numbers open files and shares what all users need. `session` serves
-//! one mount. `child_call` makes calls that may hang. `machine_facts` are small facts that systems
-//! without FUSE need as well, and `process_start` tells processes apart; `elsewhere` stands for the
-//! rest on these systems.
+//! trait with its values; `dispatch` converts requests and replies, `slow_calls` makes calls that
+//! take long, and `interrupts` ends waits of programs that get a signal. `notifications` drops what
+//! the kernel has cached, `handles` numbers open files and shares what all users need. `session`
+//! serves one mount. `child_call` makes calls that may hang. `machine_facts` are small facts that
+//! systems without FUSE need as well, and `process_start` tells processes apart; `elsewhere` stands
+//! for the rest on these systems.
 
 #[cfg(target_os = "linux")]
 pub mod handles;
