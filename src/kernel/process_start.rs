@@ -92,7 +92,7 @@ fn inode_of(process: &OwnedFd) -> Option<u64> {
 }
 
 /// Returns the start time of a process in ticks since boot. May block: see [`start_of`].
-fn ticks_of(pid: u32) -> Option<u64> {
+pub fn ticks_of(pid: u32) -> Option<u64> {
     let mut buffer = [0_u8; 1_024];
     let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
     let length = file.read(&mut buffer).ok()?;
