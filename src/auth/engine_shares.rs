@@ -79,11 +79,6 @@ impl EngineShares {
         Self { lowered, ..self }
     }
 
-    /// Whether a command adds to a table of the engine.
-    pub const fn concern(op: &Op) -> bool {
-        matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_))
-    }
-
     /// Counts a command as pending until the returned value is dropped.
     pub fn begin(&self, grant: &Grant, op: &Op) -> PendingCommand {
         let (caller, tables) = (grant.caller("share"), tables_of(op));

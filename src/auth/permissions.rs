@@ -15,7 +15,7 @@
 //! refused.
 
 use super::grant::Denial;
-use crate::engine::{ClientId, FileAttrs, Lease, LockName, Op};
+use crate::engine::{ClientId, FileAttrs, Lease, LockName, Op, OpKind, OpSubject};
 use std::fmt;
 
 /// The permissions that an operation needs.
@@ -177,35 +177,31 @@ impl<'a> AccessRequest<'a> {
 
     /// Returns the request that corresponds to an engine command.
     pub fn of_op(op: &'a Op) -> Self {
-        let both = |operation, client: &'a ClientId, lock: &'a LockName| Self {
-            operation,
-            client: Some(client),
-            locks: [Some(lock), None],
-        };
-        match op {
-            Op::Settle => Self::of_nothing(Operation::ShowTime),
-            Op::Acquire(ask) => both(Operation::Acquire, &ask.client, &ask.name),
-            Op::Renew(ask) => both(Operation::Renew, &ask.key.client, &ask.key.name),
-            Op::Annotate(ask) => both(Operation::Annotate, &ask.key.client, &ask.key.name),
-            Op::Release(ask) => both(Operation::Release, &ask.key.client, &ask.key.name),
-            Op::Leave(ask) => Self::of_lock(Operation::LeaveQueue, &ask.name),
-            Op::Move(ask) => Self {
-                locks: [Some(&ask.from.name), Some(&ask.to)],
-                ..both(Operation::MoveLock, &ask.from.client, &ask.from.name)
-            },
-            Op::Steal(ask) => both(Operation::Steal, &ask.client, &ask.name),
-            Op::OpenSession(ask) => {
-                Self { client: Some(&ask.client), ..Self::of_nothing(Operation::OpenSession) }
-            }
-            Op::KeepAlive(_) => Self::of_nothing(Operation::KeepAlive),
-            Op::EndSession(_) => Self::of_nothing(Operation::EndSession),
-            Op::Forget(ask) => both(Operation::ForgetName, &ask.by, &ask.name),
-            Op::Reset(ask) => Self { client: Some(&ask.by), ..Self::of_nothing(Operation::Reset) },
+        let OpSubject { kind, name, new_name, client, .. } = op.subject();
+        Self { operation: Operation::of_kind(kind), client, locks: [name, new_name] }
+    }
+}
+
+impl Operation {
+    /// Returns the operation in the table of permissions to which a kind of command corresponds.
+    const fn of_kind(kind: OpKind) -> Self {
+        match kind {
+            OpKind::Settle => Self::ShowTime,
+            OpKind::Acquire => Self::Acquire,
+            OpKind::Renew => Self::Renew,
+            OpKind::Annotate => Self::Annotate,
+            OpKind::Release => Self::Release,
+            OpKind::Leave => Self::LeaveQueue,
+            OpKind::Move => Self::MoveLock,
+            OpKind::Steal => Self::Steal,
+            OpKind::OpenSession => Self::OpenSession,
+            OpKind::KeepAlive => Self::KeepAlive,
+            OpKind::EndSession => Self::EndSession,
+            OpKind::Forget => Self::ForgetName,
+            OpKind::Reset => Self::Reset,
+            OpKind::EndHoldOff => Self::GrantNow,
             #[cfg(feature = "planted-version")]
-            Op::Planted(name) => Self::of_lock(Operation::LookUpLock, name),
-            Op::EndHoldOff(ask) => {
-                Self { client: Some(&ask.by), ..Self::of_nothing(Operation::GrantNow) }
-            }
+            OpKind::Planted => Self::LookUpLock,
         }
     }
 }

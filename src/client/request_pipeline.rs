@@ -14,7 +14,7 @@ use super::shared_state::ClientState;
 use crate::base::{jittered, random};
 use crate::client::http_transport::{ServerConnection, TransportError};
 use crate::client::session_keep_alive::SessionState;
-use crate::engine::{AcknowledgedKeys, Op, Outcome, Reason, SessionId};
+use crate::engine::{AcknowledgedKeys, Outcome, Reason, SessionId};
 use crate::service::batch::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch};
 use crate::service::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};
@@ -264,13 +264,8 @@ impl Lane {
         else {
             return;
         };
-        let name = match &command.op {
-            Op::Acquire(ask) => &ask.name,
-            Op::Renew(ask) => &ask.key.name,
-            Op::Move(ask) => &ask.to,
-            Op::Steal(ask) => &ask.name,
-            _ => return,
-        };
+        let subject = command.op.subject();
+        let Some(name) = subject.new_name.or(subject.name) else { return };
         self.hub.keep_in_mind(name, tenure, asked_at);
     }
 }

@@ -10,8 +10,8 @@
 
 use crate::base::{jittered, random};
 use crate::engine::{
-    AcknowledgedKeys, LeaseKey, LeaseTerms, Leave, LeaveReason, LockName, Op, Outcome, Ownership,
-    Reason, RefusalKind, Release, SessionId, Ticket, Token,
+    AcknowledgedKeys, LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason,
+    RefusalKind, Release, SessionId, Ticket, Token,
 };
 use crate::service::Unavailable;
 use crate::service::batch::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
@@ -152,17 +152,7 @@ impl QueuedRequest {
     /// command once that session is over.
     fn leans_on(&self, id: SessionId) -> bool {
         let BatchItem::Submit(command) = &self.ask else { return false };
-        let of_term = |term: LeaseTerms| matches!(term, LeaseTerms::Session(of) if of == id);
-        match &command.op {
-            Op::Acquire(ask) => {
-                ask.hold.open().is_some_and(|open| open.session == id) || of_term(ask.term)
-            }
-            Op::Renew(ask) => ask.term.is_some_and(of_term),
-            Op::Steal(ask) => of_term(ask.term),
-            Op::KeepAlive(of) => *of == id,
-            Op::EndSession(ask) => ask.session == id,
-            _ => false,
-        }
+        command.op.subject().needs_session(id)
     }
 
     /// Whether a caller waits for the reply to this request and gets a failure when its deadline
@@ -189,11 +179,9 @@ impl QueuedRequest {
         else {
             return None;
         };
-        let (name, client) = match &command.op {
-            Op::Acquire(ask) => (ask.name.clone(), ask.client.clone()),
-            Op::Steal(ask) => (ask.name.clone(), ask.client.clone()),
-            _ => return None,
-        };
+        // Only an acquire and a steal have these outcomes.
+        let subject = command.op.subject();
+        let (name, client) = (subject.name?.clone(), subject.client?.clone());
         match outcome {
             Outcome::Granted(tenure) | Outcome::Stolen(tenure) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };

@@ -69,6 +69,7 @@ pub use crate::values::lease::{
 pub use crate::values::lease::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use crate::values::name::{ClientId, LockName, NameError};
 pub use crate::values::refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, ShareOf, Way};
+pub use crate::values::subject::{ChangedLocks, OpKind, OpSubject};
 pub use query::LockCount;
 pub use state::{Engine, Rules};
 pub use usage::Usage;

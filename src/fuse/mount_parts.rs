@@ -5,7 +5,7 @@
 //! server, the server limits the mount as a whole.
 
 use crate::auth::{ClientPattern, EngineShares, Grant};
-use crate::engine::{ClientId, Op};
+use crate::engine::ClientId;
 use crate::fuse::credentials::{Callers, client_of_user};
 use crate::fuse::file_attrs::LockAttributes;
 use crate::fuse::file_waits::{FileWaits, Polls};
@@ -119,21 +119,12 @@ fn limit_users(service: &dyn LockService, config: &MountConfig) {
     let free = [0, own_uid()].map(|uid| client_of_user(&config.client, uid));
     let (host, owner) = (config.client.clone(), config.owner);
     service.limit(Arc::new(move |op, engine| {
-        let Some(client) = client_of(op) else { return Ok(()) };
+        let Some(client) = op.subject().client else { return Ok(()) };
         if *client == host || free.iter().any(|free| client.belongs_to(free)) {
             return Ok(());
         }
         shares.check(&grant_of(client, owner), op, engine)
     }));
-}
-
-const fn client_of(op: &Op) -> Option<&ClientId> {
-    match op {
-        Op::Acquire(ask) => Some(&ask.client),
-        Op::Steal(ask) => Some(&ask.client),
-        Op::OpenSession(ask) => Some(&ask.client),
-        _ => None,
-    }
 }
 
 /// Returns a grant for all clients of the user behind `client`.

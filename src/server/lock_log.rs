@@ -9,9 +9,10 @@
 //! credential and the address of the caller.
 
 use crate::auth::engine_shares::ConnectionOrigin;
-use crate::auth::permissions::Operation;
+use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Credential, Grant};
-use crate::engine::{ClientId, Event, EventKind, Op, ResetScope, SessionEnd, TenureEnd};
+use crate::engine::{ClientId, Event, EventKind, Op, Reset, ResetScope, SessionEnd, TenureEnd};
+use crate::service::audit::audit_log::is_audited;
 use crate::service::audit::refusal_log::{LOCKS_LOG as LOCKS, RefusalQueue};
 use crate::service::event_log::EventWatch;
 use crate::service::{ActionTarget, AdminAction, AuditEntry, LockService, RefusedRequest};
@@ -329,19 +330,16 @@ impl AuditedCaller<'_> {
     /// Records an administrative command before it is submitted, such as a steal. The records of
     /// what it has done follow, and it is answered when all of them are on disk.
     pub(crate) fn commands(self, locks: &Arc<dyn LockService>, op: &Op) {
-        let (operation, target) = match op {
-            Op::Steal(ask) => (Operation::Steal, Some(ActionTarget::Lock(&ask.name))),
-            Op::Forget(ask) => (Operation::ForgetName, Some(ActionTarget::Lock(&ask.name))),
-            Op::EndHoldOff(_) => (Operation::GrantNow, None),
-            Op::Reset(ask) => (
-                Operation::Reset,
-                match &ask.whose {
-                    ResetScope::Of(client) => Some(ActionTarget::Client(client)),
-                    ResetScope::AllBut(_) => None,
-                },
-            ),
-            _ => return,
+        if !is_audited(op) {
+            return;
+        }
+        let target = match op {
+            Op::Reset(Reset { whose: ResetScope::Of(client), .. }) => {
+                Some(ActionTarget::Client(client))
+            }
+            op => op.subject().name.map(ActionTarget::Lock),
         };
+        let operation = AccessRequest::of_op(op).operation;
         let address = self.origin.source.to_string();
         locks.audit(&AuditEntry::Act(self.act(operation, target, &address, "begun")));
     }

@@ -472,7 +472,7 @@ impl LocalState {
         command: &Command,
         check: Option<&ParentCheck>,
     ) -> Result<(), Result<Answer, Unavailable>> {
-        let mut admissions = self.admissions.iter();
+        let mut admissions = self.admissions.iter().filter(|_| command.op.needs_room());
         if let Err(limit) = admissions.try_for_each(|admit| admit(&command.op, &self.engine)) {
             return Err(Ok(Err(Refusal { at: now, reason: Box::new(Reason::Limit(limit)) })));
         }

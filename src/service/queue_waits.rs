@@ -11,7 +11,8 @@
 use super::event_log::EventWatch;
 use crate::engine::{
     Acquire, ClientId, Event, EventKind, LeaseKey, LeaseTerms, Leave, LeaveReason, LockName,
-    LockView, Op, Outcome, Ownership, Refusal, Release, SessionId, Tenure, Ticket, Token,
+    LockView, Op, OpSubject, Outcome, Ownership, Refusal, Release, SessionId, Tenure, Ticket,
+    Token,
 };
 use crate::service::call::Call;
 use crate::service::lock_service::{LockService, Retry};
@@ -452,25 +453,8 @@ impl PendingStage {
 impl PendingRequest {
     /// Returns the description of a command.
     pub fn of(op: &Op, stage: PendingStage, age: Span) -> Self {
-        let (command, lock, client) = match op {
-            Op::Settle => ("settle", None, None),
-            Op::Acquire(ask) => ("acquire", Some(&ask.name), Some(&ask.client)),
-            Op::Renew(ask) => ("renew", Some(&ask.key.name), Some(&ask.key.client)),
-            Op::Annotate(ask) => ("annotate", Some(&ask.key.name), Some(&ask.key.client)),
-            Op::Release(ask) => ("release", Some(&ask.key.name), Some(&ask.key.client)),
-            Op::Leave(ask) => ("leave", Some(&ask.name), None),
-            Op::Move(ask) => ("move", Some(&ask.from.name), Some(&ask.from.client)),
-            Op::Steal(ask) => ("steal", Some(&ask.name), Some(&ask.client)),
-            Op::OpenSession(ask) => ("open-session", None, Some(&ask.client)),
-            Op::KeepAlive(_) => ("keep-alive", None, None),
-            Op::EndSession(_) => ("end-session", None, None),
-            Op::Forget(ask) => ("forget", Some(&ask.name), Some(&ask.by)),
-            Op::Reset(ask) => ("reset", None, Some(&ask.by)),
-            Op::EndHoldOff(ask) => ("grant-now", None, Some(&ask.by)),
-            #[cfg(feature = "planted-version")]
-            Op::Planted(name) => ("planted", Some(name), None),
-        };
-        Self { stage, command, lock: lock.cloned(), client: client.cloned(), age }
+        let OpSubject { kind, name, client, .. } = op.subject();
+        Self { stage, command: kind.as_str(), lock: name.cloned(), client: client.cloned(), age }
     }
 }
 

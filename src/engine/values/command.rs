@@ -13,6 +13,7 @@ use super::lease::{
 };
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
+use super::subject::{ChangedLocks, OpKind, OpSubject};
 use crate::time::{Span, Time};
 use crate::values::details::{HANDOVER_BYTES_MAX, LimitedField, SPARED_MAX};
 use crate::values::lease::{Grace, Ttl};
@@ -72,6 +73,56 @@ pub enum Op {
 }
 
 impl Op {
+    /// Returns what the operation is about.
+    pub fn subject(&self) -> OpSubject<'_> {
+        match self {
+            Self::Settle => OpSubject::of(OpKind::Settle),
+            Self::Acquire(ask) => {
+                let subject = OpSubject::of_lock(OpKind::Acquire, &ask.name).by(&ask.client);
+                subject.needing(ask.hold, Some(ask.term))
+            }
+            Self::Renew(ask) => ask.key.subject(OpKind::Renew).needing(Ownership::Client, ask.term),
+            Self::Annotate(ask) => ask.key.subject(OpKind::Annotate),
+            // The lease of an open file may have been moved to any name.
+            Self::Release(ask) if ask.open.is_some() => {
+                OpSubject { changes: ChangedLocks::Any, ..ask.key.subject(OpKind::Release) }
+            }
+            Self::Release(ask) => ask.key.subject(OpKind::Release),
+            Self::Leave(ask) => OpSubject::of_lock(OpKind::Leave, &ask.name),
+            Self::Move(ask) => {
+                OpSubject { new_name: Some(&ask.to), ..ask.from.subject(OpKind::Move) }
+            }
+            Self::Steal(ask) => {
+                let subject = OpSubject::of_lock(OpKind::Steal, &ask.name).by(&ask.client);
+                subject.needing(Ownership::Client, Some(ask.term))
+            }
+            Self::OpenSession(ask) => OpSubject::of(OpKind::OpenSession).by(&ask.client),
+            Self::KeepAlive(id) => {
+                OpSubject { sessions: [Some(*id), None], ..OpSubject::of(OpKind::KeepAlive) }
+            }
+            Self::EndSession(ask) => OpSubject {
+                sessions: [Some(ask.session), None],
+                changes: ChangedLocks::Any,
+                ..OpSubject::of(OpKind::EndSession)
+            },
+            Self::Reset(ask) => {
+                OpSubject { changes: ChangedLocks::Any, ..OpSubject::of(OpKind::Reset).by(&ask.by) }
+            }
+            Self::Forget(ask) => OpSubject::of_lock(OpKind::Forget, &ask.name).by(&ask.by),
+            Self::EndHoldOff(ask) => OpSubject {
+                changes: ChangedLocks::Any,
+                ..OpSubject::of(OpKind::EndHoldOff).by(&ask.by)
+            },
+            #[cfg(feature = "planted-version")]
+            Self::Planted(name) => OpSubject::of_lock(OpKind::Planted, name),
+        }
+    }
+
+    /// Whether the operation may add a lock, a waiter or a session, for which there must be room.
+    pub const fn needs_room(&self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::Steal(_) | Self::OpenSession(_))
+    }
+
     /// Whether the operation only ends leases and waits, so that only waiters can get a token by
     /// it. A full disk must not block such a command: a released lock would stay held.
     pub const fn only_ends(&self) -> bool {
@@ -109,6 +160,18 @@ impl Op {
             Self::Release(ask) => ask.handover.as_ref(),
             _ => None,
         }
+    }
+
+    /// Returns the length of all texts in the operation, apart from those of its subject.
+    fn text_bytes(&self) -> usize {
+        let own = match self {
+            Self::Steal(ask) => ask.reason.as_str().len(),
+            Self::EndHoldOff(ask) => ask.reason.as_str().len(),
+            Self::Reset(ask) => ask.reason.as_str().len() + ask.scope_bytes(),
+            _ => 0,
+        };
+        let handover = self.handover().map_or(0, |handover| handover.text.len());
+        own + self.patch().map_or(0, Patch::text_bytes) + handover
     }
 
     fn hands_over_too_much(&self) -> bool {
@@ -219,6 +282,14 @@ pub struct LeaseKey {
     /// The fencing token, if the caller knows it: the key then matches only the lease with this
     /// token.
     pub token: Option<Token>,
+}
+
+impl LeaseKey {
+    /// Returns the subject of an operation on the lease.
+    const fn subject(&self, kind: OpKind) -> OpSubject<'_> {
+        let subject = OpSubject::of_lock(kind, &self.name).by(&self.client);
+        OpSubject { token: self.token, ..subject }
+    }
 }
 
 /// Changes the details of a lease, or the handover of its name, and nothing else.
@@ -352,6 +423,23 @@ pub struct Reset {
     pub reason: StealReason,
 }
 
+impl Reset {
+    fn scope_bytes(&self) -> usize {
+        let part = match &self.part {
+            ResetPart::Names(first, last) => first.as_str().len() + last.as_str().len(),
+            ResetPart::Rest { .. } => 0,
+        };
+        let whose = match &self.whose {
+            ResetScope::AllBut(kept) => {
+                let each = |client: &ClientId| size_of_val(client) + client.as_str().len();
+                kept.iter().map(each).sum()
+            }
+            ResetScope::Of(client) => client.as_str().len(),
+        };
+        part + whose
+    }
+}
+
 /// The part of a reset that one command carries out. A backend may split a reset of many locks into
 /// several commands, so that other requests are carried out between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -403,6 +491,19 @@ impl Command {
             Ok(Outcome::Settled) => self.request.is_some(),
             Ok(_) => true,
         }
+    }
+
+    /// Returns the weight of the command: an estimate of its size in bytes, in memory or encoded,
+    /// whichever is more.
+    pub fn weight(&self) -> usize {
+        let id = self.request.as_ref().map(|request| &request.id);
+        let id = id.map_or(0, |id| id.caller.len() + id.key.len());
+        let acknowledged = self.acknowledged.as_ref();
+        let acknowledged = acknowledged.map_or(0, |keys| keys.from.len() + keys.below.len());
+        let OpSubject { name, new_name, client, .. } = self.op.subject();
+        let names = [name, new_name].into_iter().flatten().map(|name| name.as_str().len());
+        let subject = names.sum::<usize>() + client.map_or(0, |client| client.as_str().len());
+        size_of::<Self>() + id + acknowledged + subject + self.op.text_bytes()
     }
 
     /// Returns a part of the command that is too long, if there is one.

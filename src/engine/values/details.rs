@@ -245,6 +245,17 @@ impl Details {
 }
 
 impl Patch {
+    /// Returns the length of all texts that the patch sets.
+    pub(super) fn text_bytes(&self) -> usize {
+        let texts = [&self.holder_id, &self.note];
+        let texts = texts.map(|text| text.as_ref().map_or(0, |text| text.len()));
+        let text = match &self.text {
+            Some(TextPatch::Set(text) | TextPatch::Append(text)) => text.len(),
+            None => 0,
+        };
+        texts.iter().sum::<usize>() + text
+    }
+
     /// Returns the field of the patch (note or holder id) that exceeds its limit, if there is one.
     pub(crate) fn oversized(&self) -> Option<LimitedField> {
         let exceeds = |text: &Option<Arc<str>>, part: LimitedField| {

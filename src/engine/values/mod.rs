@@ -4,7 +4,8 @@
 //! and `lock` one lock with its queue; `details` is what a holder stores with it, within limits.
 //! `handover` is what is remembered of a name beyond a tenure, and `hold_off` a time in which
 //! nothing is granted. `event` has what happened and how a lock appears to clients, `refusal` why
-//! something was refused, with its sentence, and `command` the commands and their outcomes.
+//! something was refused, with its sentence, and `command` the commands and their outcomes;
+//! `subject` is what a command is about.
 //! `deadlines` and `idempotency` are parts of the state: what is due when, with the sessions, and
 //! the answers to repeats.
 
@@ -15,6 +16,7 @@ pub(super) mod hold_off;
 pub(super) mod handover;
 pub mod refusal;
 pub mod event;
+pub mod subject;
 pub mod command;
 pub(super) mod idempotency;
 pub(super) mod deadlines;

@@ -144,6 +144,9 @@ impl RaftNode {
     /// Returns why an operation is refused before it is submitted.
     fn may_submit(&self, op: &Op) -> Result<(), Reason> {
         op.needs_no_more_than(self.shared.node.requests.replica.version.get())?;
+        if !op.needs_room() {
+            return Ok(());
+        }
         let admissions = self.admissions.lock();
         self.inspect(|engine| admissions.iter().try_for_each(|admit| admit(op, engine)))
             .map_err(Reason::Limit)

@@ -6,13 +6,9 @@
 //! makes no log entry.
 //!
 //! Size limits: how many bytes of commands one log entry may hold, and how many bytes of entries
-//! one RPC call may carry. The weight of a command is an estimate of its size in bytes, in memory
-//! or in the log, whichever is more.
+//! one RPC call may carry, by the weight of each command.
 
-use crate::engine::{
-    Answer, ClientId, Command, Handover, LeaseKey, LockName, Op, Patch, ResetPart, ResetScope,
-    TextPatch,
-};
+use crate::engine::{Answer, Command, LockName};
 use crate::raft::cluster_types::RpcError;
 use crate::raft::node_environment::NodeEnvironment;
 use crate::raft::store::snapshot::{Answers, Commands, Entry, Payload, Proposal};
@@ -101,7 +97,7 @@ impl ProposalKind {
     /// adds nothing to the entry, but counts as 1, so that the number of reads is limited too.
     fn weight(&self) -> usize {
         match self {
-            Self::Command(command, _) => weight_of(command),
+            Self::Command(command, _) => command.weight(),
             Self::Forwarded(commands, _) => weight_of_all(commands).max(1),
             Self::Read(_) => 1,
         }
@@ -256,7 +252,8 @@ impl ProposalQueue {
     /// flight.
     pub(in crate::raft) fn is_busy_with(&self, name: Option<&LockName>) -> bool {
         let state = self.state.lock();
-        let concerns = |command: &Command| name.is_none_or(|name| concerns(&command.op, name));
+        let concerns =
+            |command: &Command| name.is_none_or(|name| command.op.subject().may_change(name));
         let in_flight = state.in_flight.iter().flat_map(|entry| &entry.commands.commands);
         // Commands that other nodes have forwarded are left out: only reads on the nodes that
         // forwarded them must see their effect.
@@ -326,30 +323,6 @@ impl ProposalQueue {
         for asked in late {
             asked.what.refuse(why.clone());
         }
-    }
-}
-
-/// Whether a command may change the visible state of a lock.
-fn concerns(op: &Op, name: &LockName) -> bool {
-    match op {
-        // `Settle` only applies deadlines that are due, which every read checks by itself.
-        // `OpenSession` and `KeepAlive` change no lock.
-        Op::Settle | Op::OpenSession(_) | Op::KeepAlive(_) => false,
-        Op::Acquire(ask) => ask.name == *name,
-        Op::Renew(ask) => ask.key.name == *name,
-        Op::Annotate(ask) => ask.key.name == *name,
-        // A release that names an open file may concern any lock: the file's lease may have been
-        // moved to any name.
-        Op::Release(ask) => ask.key.name == *name || ask.open.is_some(),
-        Op::Leave(ask) => ask.name == *name,
-        Op::Move(ask) => ask.from.name == *name || ask.to == *name,
-        Op::Steal(ask) => ask.name == *name,
-        Op::Forget(ask) => ask.name == *name,
-        #[cfg(feature = "planted-version")]
-        Op::Planted(lock) => lock == name,
-        // `EndSession` may end any lease of the session, and `Reset` any lease at all. At the end
-        // of the hold-off any lock may be granted.
-        Op::EndSession(_) | Op::Reset(_) | Op::EndHoldOff(_) => true,
     }
 }
 
@@ -463,73 +436,14 @@ pub(in crate::raft) const CALL_WEIGHT_MAX: usize = ENTRY_WEIGHT_MAX;
 /// The weight of an entry without commands, such as a membership entry with its addresses.
 const OTHER_WEIGHT: usize = 4 << 10;
 
-/// Returns the weight of a command in bytes.
-pub(super) fn weight_of(command: &Command) -> usize {
-    let id = command.request.as_ref().map(|request| &request.id);
-    let id = id.map_or(0, |id| id.caller.len() + id.key.len());
-    let acknowledged = command.acknowledged.as_ref();
-    let acknowledged = acknowledged.map_or(0, |keys| keys.from.len() + keys.below.len());
-    let key = |key: &LeaseKey| key.name.as_str().len() + key.client.as_str().len();
-    let said = match &command.op {
-        Op::Acquire(ask) => {
-            ask.name.as_str().len() + ask.client.as_str().len() + patch_weight(&ask.patch)
-        }
-        Op::Renew(ask) => key(&ask.key) + patch_weight(&ask.patch),
-        Op::Annotate(ask) => {
-            key(&ask.key) + patch_weight(&ask.patch) + handover_weight(ask.handover.as_ref())
-        }
-        Op::Release(ask) => key(&ask.key) + handover_weight(ask.handover.as_ref()),
-        Op::Leave(ask) => ask.name.as_str().len(),
-        Op::Move(ask) => key(&ask.from) + ask.to.as_str().len(),
-        Op::Steal(ask) => {
-            let named = ask.name.as_str().len() + ask.client.as_str().len();
-            named + ask.reason.as_str().len() + patch_weight(&ask.patch)
-        }
-        Op::OpenSession(ask) => ask.client.as_str().len(),
-        Op::Reset(ask) => {
-            let spared = match &ask.whose {
-                ResetScope::AllBut(kept) => {
-                    let each = |client: &ClientId| size_of_val(client) + client.as_str().len();
-                    kept.iter().map(each).sum()
-                }
-                ResetScope::Of(client) => client.as_str().len(),
-            };
-            let part = match &ask.part {
-                ResetPart::Names(first, last) => first.as_str().len() + last.as_str().len(),
-                ResetPart::Rest { .. } => 0,
-            };
-            part + spared + ask.by.as_str().len() + ask.reason.as_str().len()
-        }
-        #[cfg(feature = "planted-version")]
-        Op::Planted(name) => name.as_str().len(),
-        Op::Forget(ask) => ask.name.as_str().len() + ask.by.as_str().len(),
-        Op::EndHoldOff(ask) => ask.by.as_str().len() + ask.reason.as_str().len(),
-        Op::Settle | Op::KeepAlive(_) | Op::EndSession(_) => 0,
-    };
-    size_of::<Command>() + id + acknowledged + said
-}
-
 /// Returns the total weight of commands in bytes.
 pub(in crate::raft) fn weight_of_all(commands: &[Command]) -> usize {
-    commands.iter().map(weight_of).sum()
+    commands.iter().map(Command::weight).sum()
 }
 
 /// Returns the total weight of entries in bytes.
 pub(in crate::raft) fn weight_of_entries(entries: &[Entry]) -> usize {
     entries.iter().map(|entry| payload_weight(&entry.payload)).sum()
-}
-
-fn handover_weight(handover: Option<&Handover>) -> usize {
-    handover.map_or(0, |handover| handover.text.len())
-}
-
-fn patch_weight(patch: &Patch) -> usize {
-    let texts = [&patch.holder_id, &patch.note].map(|text| text.as_ref().map_or(0, |t| t.len()));
-    let text = match &patch.text {
-        Some(TextPatch::Set(text) | TextPatch::Append(text)) => text.len(),
-        None => 0,
-    };
-    texts.iter().sum::<usize>() + text
 }
 
 /// Returns how many of `entries` one call may carry, and their total weight: as many as fit into
@@ -558,6 +472,7 @@ fn payload_weight(payload: &Payload) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Op;
     use crate::raft::node_environment::SystemEnvironment;
     use futures_util::FutureExt as _;
 
@@ -588,8 +503,8 @@ mod entry_weight_tests {
     use crate::engine::codec::state_codec::Codec;
     use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, Annotate, ClientId, EndHoldOff, Forget, Handover, IfExists, LeaseTerms, LockName,
-        Move, Release, Reset, Steal, StealReason,
+        Acquire, Annotate, ClientId, EndHoldOff, Forget, Handover, IfExists, LeaseKey, LeaseTerms,
+        LockName, Move, Op, Patch, Release, Reset, ResetScope, Steal, StealReason, TextPatch,
     };
     use crate::raft::store::snapshot::{Commands, LogId};
     use crate::time::Time;
@@ -647,7 +562,7 @@ mod entry_weight_tests {
         for command in commands() {
             let mut bytes = engine::codec::state_codec::Encoder::new(1);
             command.put(&mut bytes);
-            let weight = weight_of(&command);
+            let weight = command.weight();
             assert!(weight >= bytes.len(), "{weight} for {} bytes: {command:?}", bytes.len());
             assert!(weight < 2 * bytes.len() + 2 * size_of::<Command>(), "{weight}: {command:?}");
         }

@@ -10,8 +10,7 @@ use super::app_state::{AppState, ShutdownPhase};
 use crate::auth::engine_shares::ConnectionOrigin;
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{
-    AuthenticationError, Authenticator, EngineShares, Grant, PendingCommand, UnnamedOwner,
-    unnamed_owners,
+    AuthenticationError, Authenticator, Grant, PendingCommand, UnnamedOwner, unnamed_owners,
 };
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Previous, Reason,
@@ -202,7 +201,7 @@ impl RequestContext {
         op: &Op,
         id: Option<&RequestId>,
     ) -> Result<Option<PendingCommand>, Refusal> {
-        if !EngineShares::concern(op) || id.is_some_and(|id| self.app.locks.remembers(id)) {
+        if !op.needs_room() || id.is_some_and(|id| self.app.locks.remembers(id)) {
             return Ok(None);
         }
         let pending = self.app.shares.begin(&self.grant, op);
@@ -236,7 +235,7 @@ impl RequestContext {
         request: Option<IdempotencyKey>,
     ) -> HandlerResult<Outcome> {
         self.name_subject(|| CommandSubject::named_in(&op));
-        if matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
+        if op.needs_room() {
             self.grants()?;
         }
         self.check(&op).await?;

@@ -178,7 +178,7 @@ impl LineService {
             return self.refuse(caller, AccessRequest::of_op(&op).operation, &denial);
         }
         let mut pending = None;
-        if EngineShares::concern(&op) {
+        if op.needs_room() {
             pending = Some(self.shares.begin(grant, &op));
             let check = |op: &Op, engine: &Engine| self.shares.check(grant, op, engine);
             if let Err(refusal) = self.locks.admit(&op, check) {

@@ -2,7 +2,7 @@
 //!
 //! Sums up refused requests for the audit log, so that a flood of them fills no disk.
 
-use crate::engine::{ClientId, LockName, Op, Refusal, RefusalKind, Token};
+use crate::engine::{ClientId, LockName, Op, OpSubject, Refusal, RefusalKind, Token};
 use crate::service::LockService;
 use crate::time::{Span, Time, Wall};
 use parking_lot::{Mutex, RwLock};
@@ -37,25 +37,8 @@ impl CommandSubject {
 
     /// Returns the lock, the client and the token that a command names.
     pub(crate) fn named_in(op: &Op) -> Self {
-        let (lock, client, token) = match op {
-            Op::Acquire(ask) => (Some(&ask.name), Some(&ask.client), None),
-            Op::Renew(ask) => (Some(&ask.key.name), Some(&ask.key.client), ask.key.token),
-            Op::Annotate(ask) => (Some(&ask.key.name), Some(&ask.key.client), ask.key.token),
-            Op::Release(ask) => (Some(&ask.key.name), Some(&ask.key.client), ask.key.token),
-            Op::Move(ask) => (Some(&ask.from.name), Some(&ask.from.client), ask.from.token),
-            Op::Leave(ask) => (Some(&ask.name), None, None),
-            Op::Steal(ask) => (Some(&ask.name), Some(&ask.client), None),
-            Op::Forget(ask) => (Some(&ask.name), None, None),
-            Op::OpenSession(ask) => (None, Some(&ask.client), None),
-            #[cfg(feature = "planted-version")]
-            Op::Planted(name) => (Some(name), None, None),
-            Op::Settle
-            | Op::KeepAlive(_)
-            | Op::EndSession(_)
-            | Op::Reset(_)
-            | Op::EndHoldOff(_) => (None, None, None),
-        };
-        Self { lock: lock.cloned(), client: client.cloned(), token }
+        let OpSubject { name, client, token, .. } = op.subject();
+        Self { lock: name.cloned(), client: client.cloned(), token }
     }
 
     /// The lock that the command concerns.

@@ -262,7 +262,7 @@ fn sight(call: &RequestContext, ask: &BatchItem) -> Option<ItemAccess> {
 /// Checks whether the caller may submit the command `op`. A server that is shutting down takes no
 /// command that grants a lock or opens a session.
 async fn may_submit(call: &RequestContext, op: &Op, serves: bool) -> Result<(), Unavailable> {
-    if !serves && matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
+    if !serves && op.needs_room() {
         return Err(Unavailable::Closing);
     }
     if deceives(op) {
