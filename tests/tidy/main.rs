@@ -57,6 +57,10 @@ const WIDE_TYPES: &[&str] = &[
     "RequestPipeline",
     "SimWorld",
 ];
+/// The maximum number of operations of the engine that a file may name, apart from the engine and
+/// the permissions. Code that treats all operations takes what it needs from their subject, so that
+/// a new operation is no change to it.
+const OPERATIONS_MAX: usize = 7;
 /// The maximum number of imports in `src` that point against the reading order of the modules,
 /// which is the order of their `mod` lines. A folder is read as a whole, so that two folders which
 /// use each other count more than they would file by file.
@@ -319,6 +323,26 @@ fn files_begin_with_a_module_header() {
             found(1, "no '//!'");
         }
     });
+}
+
+#[test]
+fn few_files_name_all_operations() {
+    let findings = sources().into_iter().filter_map(|source| {
+        let may_name_all = source.is_in("src/engine/") || source.is_in("src/auth/");
+        if may_name_all || !source.is_in("src/") || source.path == "src/fixtures.rs" {
+            return None;
+        }
+        let named: std::collections::BTreeSet<_> = source
+            .code()
+            .flat_map(|(_, line)| ["Op::", "OpKind::"].map(|kind| line.split(kind).skip(1)))
+            .flatten()
+            .filter(|rest| rest.starts_with(char::is_uppercase))
+            .map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("").to_owned())
+            .collect();
+        (named.len() > OPERATIONS_MAX).then_some((source.path, named))
+    });
+    let findings: Vec<_> = findings.collect();
+    assert!(findings.is_empty(), "a file outside the engine and the permissions: {findings:#?}");
 }
 
 #[test]
