@@ -81,8 +81,8 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
     // A reentrant request renews a lease of the client, whether the client as a whole or one of its
     // programs or open files owns that lease.
     let hold = if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client };
-    let (client, line) = (host.client().clone(), QueuePolicy::Skip);
-    let ask = Acquire { mode, hold, line, patch, remember, ..Acquire::new(name, client, term) };
+    let client = host.client().clone();
+    let ask = Acquire { mode, hold, patch, remember, ..Acquire::new(name, client, term) };
     match queue {
         QueuePolicy::Join(patience) if !is_own => wait(host, ask, patience, process).await,
         _ => Some(decide(host, ask.name.clone(), Op::Acquire(ask), process).await),

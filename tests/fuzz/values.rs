@@ -81,17 +81,8 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     let over = (over, any::<bool>());
     let acquire = (name(), client(), mode, hold, term(), line, patch(), over).prop_map(
         |(name, client, mode, hold, term, line, patch, (takes_over, remember))| {
-            Op::Acquire(Acquire {
-                name,
-                client,
-                mode,
-                hold,
-                term,
-                line,
-                patch,
-                takes_over,
-                remember,
-            })
+            let acquire = Acquire::new(name, client, term);
+            Op::Acquire(Acquire { mode, hold, line, patch, takes_over, remember, ..acquire })
         },
     );
     let firm = prop_oneof![Just(Firm::Keep), Just(Firm::Make)];

@@ -300,17 +300,8 @@ impl Draw {
             2 | 3 => QueuePolicy::Join(None),
             _ => QueuePolicy::Join(Some(patience(&mut self.dice))),
         };
-        let ask = Acquire {
-            name,
-            client,
-            mode,
-            hold,
-            term,
-            line,
-            patch: self.patch(),
-            takes_over: None,
-            remember: false,
-        };
+        let patch = self.patch();
+        let ask = Acquire { mode, hold, line, patch, ..Acquire::new(name, client, term) };
         // The names that have seats are rarely remembered: a remembered name has none.
         let has_seats = SEATED.contains(&ask.name.as_str());
         let remember = self.handovers.one_in(3) && (!has_seats || self.seats.one_in(20));

@@ -285,7 +285,8 @@ fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
     let term = words.term()?.or(of_file).unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
     let takes_over = words.number("over")?.map(Token::named);
     let remember = words.flag("remember");
-    Ok(Acquire { name, client, mode, hold, term, line, patch, takes_over, remember })
+    let acquire = Acquire::new(name, client, term);
+    Ok(Acquire { mode, hold, line, patch, takes_over, remember, ..acquire })
 }
 
 fn key(client: ClientId, words: &mut Words) -> Result<LeaseKey, String> {

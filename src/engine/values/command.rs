@@ -215,7 +215,9 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    /// Returns an acquire of an exclusive lock for the client as a whole, which does not wait.
+    /// Returns an acquire of an exclusive lock for the client as a whole, which does not wait. Each
+    /// acquire is made from it and names only the fields that differ, so that a new field concerns
+    /// only the callers that offer it.
     pub fn new(name: LockName, client: ClientId, term: LeaseTerms) -> Self {
         let (mode, hold, line) = (Mode::Exclusive, Ownership::Client, QueuePolicy::Skip);
         let (patch, takes_over, remember) = (Patch::default(), None, false);

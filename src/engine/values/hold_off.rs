@@ -176,16 +176,13 @@ mod tests {
     use crate::values::command::{Acquire, Command, Op, Outcome, QueuePolicy};
     use crate::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::values::name::{ClientId, LockName};
-    use crate::{HoldOffCause, LeaseTerms, Mode, Ownership, Patch};
+    use crate::{HoldOffCause, LeaseTerms};
 
     fn acquire(line: QueuePolicy) -> Command {
         let name = LockName::parse("build").expect("valid");
         let client = ClientId::parse("a").expect("valid");
-        let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
-        let (hold, patch) = (Ownership::Client, Patch::default());
-        let (takes_over, remember) = (None, false);
-        Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over, remember })
-            .into()
+        let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
+        Op::Acquire(Acquire { line, ..Acquire::new(name, client, term) }).into()
     }
 
     fn token(engine: &mut Engine, at: Time) -> u64 {

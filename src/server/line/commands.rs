@@ -142,11 +142,10 @@ impl LineService {
                     return LineReply::Error;
                 }
                 let term = LeaseTerms::Own(ttl.unwrap_or(self.ttl), self.grace);
-                let (mode, patch) = (Mode::Exclusive, Patch::default());
                 // In the line protocol, LOCK fails for a held lock, even if the same client holds
                 // it.
                 let hold = Ownership::Exclusive(None);
-                let ask = Acquire { mode, hold, patch, ..Acquire::new(name, client, term) };
+                let ask = Acquire { hold, ..Acquire::new(name, client, term) };
                 self.decide(caller, Op::Acquire(ask), shows_token).await
             }
             LineRequest::Renew(name, client, ttl, token) => {

@@ -9,8 +9,8 @@ use super::list::aged;
 use super::wait_for_lock;
 use crate::engine::{
     Acquire, ClientId, Firm, Grace, Holder, IdempotencyKey, LeaseKey, LeaseTerms, Lifetime,
-    LockName, Mode, Op, Outcome, Ownership, Patch, Phase, QueuePolicy, RefusalKind, Release, Renew,
-    SessionId, Steal, Token, Ttl,
+    LockName, Mode, Op, Outcome, Ownership, Patch, Phase, RefusalKind, Release, Renew, SessionId,
+    Steal, Token, Ttl,
 };
 use crate::server::http::bodies::options::{Consistency, RequestOptions, name_in, request_id};
 use crate::server::http::bodies::problem::{HandlerResult, LEFT_QUEUE, Problem};
@@ -88,10 +88,8 @@ pub(in crate::server::http) async fn acquire(mut call: RequestContext) -> Handle
         (None, Some(seats)) => Mode::Seats(seats),
         (mode, None) => mode.unwrap_or(Mode::Exclusive),
     };
-    let line = QueuePolicy::Skip;
-    let (takes_over, remember) = (None, options.remember);
-    let acquire = Acquire::new(name, client, term);
-    let ask = Acquire { mode, hold, line, patch, takes_over, remember, ..acquire };
+    let remember = options.remember;
+    let ask = Acquire { mode, hold, patch, remember, ..Acquire::new(name, client, term) };
     let answer = call.decide(Op::Acquire(ask.clone()), request.clone()).await;
     // The futures of rare cases are boxed, so that the future of the common case stays small.
     match answer {
