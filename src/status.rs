@@ -1,13 +1,16 @@
 //! The status of one lock as JSON, for `cat`, the control file and `latchfs status`. The fields of
 //! the single-lock HTTP API come first.
 //!
+//! The fields of a waiter are a table. Everything that shows a waiter goes through it: the JSON and
+//! its schema, the tables of the commands, and the page of the server.
+//!
 //! Renders an event as one line of JSON, for `.latchfs/events` and `latchfs events --json`. The
 //! number and the time come first, then the kind of the event, then its lock, client and other
 //! fields.
 
 use crate::engine::{
     Ends, Event, EventKind, HoldOff, Holder, Lease, LeaveReason, LockView, Ownership, Phase,
-    Previous, SessionEnd, TenureEnd, Token,
+    Previous, SessionEnd, TenureEnd, Token, WaiterView,
 };
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
@@ -27,7 +30,7 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
         put("is_expired", true.into());
         put("phase", Phase::Free.as_str().into());
         if !view.waiters.is_empty() {
-            put("waiters", waiters_of(view, shown));
+            put("waiters", waiters_of(view, wall));
         }
         if let Some(hold_off) = &view.hold_off {
             put("hold_off", hold_off_of(*hold_off, view.at, wall));
@@ -64,7 +67,7 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     put("grace_ms", millis(ends.grace.span()));
     put("holder_id", holder_id(lease).into());
     put("note", lease.details.note().map_or("", |note| note).into());
-    put("waiters", waiters_of(view, shown));
+    put("waiters", waiters_of(view, wall));
     if view.holders.len() > 1 || view.mode.seats().is_some() {
         put("holders", holders_of(view));
     }
@@ -140,17 +143,105 @@ fn millis(span: Span) -> Value {
     span.as_millis().into()
 }
 
-fn waiters_of(view: &LockView, shown: impl Fn(Time) -> Value) -> Value {
-    let waiters = view.waiters.iter();
-    waiters
-        .map(|waiter| {
-            json!({
-                "client": waiter.client.as_str(),
-                "since": shown(waiter.since),
-                "waited_ms": millis(view.at.since(waiter.since)),
-            })
-        })
-        .collect()
+/// The fields of a waiter, in their order.
+pub const WAITER_FIELDS: &[WaiterField] = &[
+    WaiterField {
+        name: "client",
+        kind: FieldKind::Text,
+        meaning: "the client that waits",
+        words: None,
+        value: |row| row.waiter.client.as_str().into(),
+    },
+    WaiterField {
+        name: "waited_ms",
+        kind: FieldKind::Millis,
+        meaning: "how long it has waited",
+        words: Some("for {}"),
+        value: |row| row.at.since(row.waiter.since).as_millis().into(),
+    },
+    WaiterField {
+        name: "since",
+        kind: FieldKind::Time,
+        meaning: "when it joined the queue",
+        words: Some("since {}"),
+        value: |row| row.since.to_string().into(),
+    },
+];
+
+/// One field of a waiter.
+pub struct WaiterField {
+    /// The name of the field in JSON.
+    pub name: &'static str,
+    /// What kind of values the field has.
+    pub kind: FieldKind,
+    /// What the field says, for the documents.
+    pub meaning: &'static str,
+    /// How people read a value, which takes the place of `{}`, behind the client. `None` if they do
+    /// not read it there.
+    pub words: Option<&'static str>,
+    value: fn(&WaiterRow<'_>) -> Value,
+}
+
+/// The kind of the values of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldKind {
+    /// A text.
+    Text,
+    /// A moment of wall-clock time.
+    Time,
+    /// A span in milliseconds that grows as time passes.
+    Millis,
+    /// A number of things. People do not read that there are none.
+    Count,
+}
+
+/// The facts from which the fields of a waiter are made.
+struct WaiterRow<'a> {
+    waiter: &'a WaiterView,
+    since: Wall,
+    /// The time of the view.
+    at: Time,
+}
+
+impl WaiterField {
+    /// Returns what people read of a value of the field, or `None` if there is nothing to read.
+    pub fn in_words(&self, value: &Value) -> Option<String> {
+        let shown = match self.kind {
+            FieldKind::Text | FieldKind::Time => value.as_str()?.to_owned(),
+            FieldKind::Millis => Span::from_millis(value.as_u64()?).to_string(),
+            FieldKind::Count => value.as_u64().filter(|count| *count > 0)?.to_string(),
+        };
+        Some(self.words?.replace("{}", &shown))
+    }
+}
+
+/// Returns the waiters of a lock as JSON. `wall` converts an engine time to wall-clock time.
+fn waiters_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
+    let row = |waiter: &WaiterView| {
+        let row = WaiterRow { waiter, since: wall(waiter.since), at: view.at };
+        let fields = WAITER_FIELDS.iter();
+        fields.map(|field| (field.name.to_owned(), (field.value)(&row))).collect::<Map<_, _>>()
+    };
+    view.waiters.iter().map(row).collect()
+}
+
+/// Removes the fields of a waiter that change merely because time passes.
+pub(crate) fn forget_waiting_time(waiter: &mut Map<String, Value>) {
+    for field in WAITER_FIELDS.iter().filter(|field| field.kind == FieldKind::Millis) {
+        waiter.remove(field.name);
+    }
+}
+
+/// Returns, as JSON, each field that the page shows of a waiter: its name, 1 for a span and else 0,
+/// and its words. The page leaves out moments, which are long, since it says how long the client
+/// has waited.
+pub(crate) fn words_for_page() -> Value {
+    let fields = WAITER_FIELDS.iter().filter(|field| field.kind != FieldKind::Time);
+    let words = |field: &WaiterField| {
+        let is_span = u8::from(field.kind == FieldKind::Millis);
+        Some(json!([field.name, is_span, field.words?]))
+    };
+    fields.filter_map(words).collect()
 }
 
 /// Returns all holders of a lock that has several. The top-level fields of the status describe the
@@ -305,8 +396,7 @@ mod tests {
     use super::*;
     use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        ClientId, Details, HoldOffCause, Lifetime, LockName, Mode, Process, Ticket, Token,
-        WaiterView,
+        ClientId, Details, HoldOffCause, Lifetime, LockName, Mode, Process, Ticket,
     };
     use std::sync::Arc;
 
@@ -395,8 +485,17 @@ mod tests {
         view.waiters = vec![WaiterView { client, ticket: Ticket::named(3), mode, since }];
         assert_eq!(
             status_of(&view, wall)["waiters"].to_string(),
-            r#"[{"client":"laptop2:bob","since":"2024-01-15T10:29:34.000Z","waited_ms":6000}]"#
+            r#"[{"client":"laptop2:bob","waited_ms":6000,"since":"2024-01-15T10:29:34.000Z"}]"#
         );
+    }
+
+    #[test]
+    fn each_field_is_in_the_document() {
+        let document = include_str!("../contrib/doc/http.md");
+        let row = |field: &WaiterField| format!("| `{}` | {} |\n", field.name, field.meaning);
+        let rows: String = WAITER_FIELDS.iter().map(row).collect();
+        let head = "| field of a waiter | meaning |\n|---|---|\n";
+        assert!(document.contains(&format!("{head}{rows}\n")), "contrib/doc/http.md needs\n{rows}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::output::{Colour, TerminalStyle, counted, harmless};
 use crate::holder_id::Maker;
+use crate::status::WAITER_FIELDS;
 use crate::time::Span;
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
@@ -78,13 +79,18 @@ impl Status<'_> {
         }
     }
 
-    /// Formats a waiter with its place in the queue: `1. laptop2:bob, for 24s, since ...`.
-    pub(super) fn waiting(self, number: i64, own: Option<i64>) -> String {
-        let client = self.text("client");
-        let waited = self.number("waited_ms").map(|ms| Span::from_millis(ms.unsigned_abs()));
-        let waited = waited.map_or_else(String::new, |span| format!(", for {span}"));
-        let own = if own == Some(number) { ", you" } else { "" };
-        format!("{number}. {client}{waited}, since {}{own}", self.text("since"))
+    /// Formats each waiter with its place in the queue: `1. laptop2:bob, for 24s, since ..., you`.
+    pub(super) fn waiting(self) -> Vec<String> {
+        let own = self.number("place");
+        let line = |(number, waiter): (i64, Status<'_>)| {
+            let fields = WAITER_FIELDS.iter();
+            let mut words: Vec<_> =
+                fields.filter_map(|field| field.in_words(&waiter.0[field.name])).collect();
+            words.insert(0, format!("{number}. {}", waiter.text("client")));
+            words.extend((own == Some(number)).then(|| "you".to_owned()));
+            harmless(&words.join(", "))
+        };
+        (1..).zip(self.waiters()).map(line).collect()
     }
 
     /// Formats the token and times of the lease: `token 7, expires in 30s, grace 5s`.
@@ -234,9 +240,7 @@ pub(super) fn page(status: Status<'_>, style: TerminalStyle) -> String {
         facts.push(("note", status.text("note")));
     }
     facts.extend(status.not_granting().map(|said| ("granted", said)));
-    for (number, waiter) in (1..).zip(status.waiters()) {
-        facts.push(("waiting", waiter.waiting(number, status.number("place"))));
-    }
+    facts.extend(status.waiting().into_iter().map(|waiting| ("waiting", waiting)));
     facts.push(("previous", status.previous()));
     facts.retain(|(_, fact)| !fact.is_empty());
     facts.iter().fold(String::new(), |mut text, (name, fact)| {

@@ -680,8 +680,8 @@ fn lines(status: &Value) -> String {
     if !process.is_empty() {
         let _ = writeln!(text, "process {process}");
     }
-    for (place, waiter) in (1..).zip(status.waiters()) {
-        let _ = writeln!(text, "waiting {}", waiter.waiting(place, status.number("place")));
+    for waiting in status.waiting() {
+        let _ = writeln!(text, "waiting {waiting}");
     }
     text
 }

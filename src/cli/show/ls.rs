@@ -8,6 +8,7 @@ use crate::cli::output;
 use crate::cli::output::{Colour, TerminalStyle};
 use crate::cli::status_table::terminal_size;
 use crate::cli::status_table::{Status, is_finished_slot, table};
+use crate::status::forget_waiting_time;
 use serde_json::{Value, json};
 
 /// The interval of `ls --watch` in milliseconds: times are displayed in seconds.
@@ -134,7 +135,7 @@ fn without_time(status: &Value) -> Value {
         }
         let waiters = fields.get_mut("waiters").and_then(Value::as_array_mut);
         for waiter in waiters.into_iter().flatten().filter_map(Value::as_object_mut) {
-            waiter.remove("waited_ms");
+            forget_waiting_time(waiter);
         }
     }
     status

@@ -14,8 +14,8 @@ use crate::auth::engine_shares::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
-    Acquire, Answer, Engine, Event, EventKind, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode,
-    Op, Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl,
+    Acquire, Answer, Engine, Event, EventKind, Firm, Grace, LeaseKey, LeaseTerms, LockName, Op,
+    Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::{MetricKind, MetricsPage};
 use crate::server::lock_log::AuditedCaller;

@@ -1,5 +1,6 @@
 //! JSON Schemas of response bodies.
 
+use crate::status::{FieldKind, WAITER_FIELDS, WaiterField};
 use serde_json::{Value, json};
 
 /// The kinds of response bodies, each with a JSON Schema.
@@ -146,7 +147,12 @@ fn holder() -> Value {
 
 /// Returns the schema of one place in the queue of a lock.
 fn waiter() -> Value {
-    object(&[("client", text()), ("since", time()), ("waited_ms", number())])
+    let schema = |field: &WaiterField| match field.kind {
+        FieldKind::Text => text(),
+        FieldKind::Time => time(),
+        FieldKind::Millis | FieldKind::Count => number(),
+    };
+    object(&WAITER_FIELDS.iter().map(|field| (field.name, schema(field))).collect::<Vec<_>>())
 }
 
 /// Returns the schema of a held lock's status.

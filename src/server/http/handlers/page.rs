@@ -7,6 +7,7 @@ use crate::server::http::bodies::options::RequestOptions;
 use crate::server::http::bodies::problem::HandlerResult;
 use crate::server::http::bodies::response::{json, text};
 use crate::server::http::request_context::RequestContext;
+use crate::status::words_for_page;
 use crate::time::Wall;
 use axum::http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
@@ -17,10 +18,12 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// The page as it is served: without the comments of its script, which stand in lines of their own.
+/// The page as it is served: without the comments of its script, which stand in lines of their own,
+/// and with the words for the fields of a waiter.
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     let lines = include_str!("page.html").split_inclusive('\n');
-    lines.filter(|line| !line.trim_start().starts_with("//")).collect()
+    let page: String = lines.filter(|line| !line.trim_start().starts_with("//")).collect();
+    page.replace("[/* of the server */]", &words_for_page().to_string())
 });
 
 /// Content security policy of the status page: it may run its own script and send requests to this
