@@ -10,7 +10,7 @@
 
 use crate::engine::{
     Ends, Event, EventKind, HoldOff, Holder, Lease, LeaveReason, LockView, Ownership, Phase,
-    Previous, SessionEnd, TenureEnd, Token, WaiterView,
+    Previous, QueuePlace, SessionEnd, TenureEnd, Token, WaiterView,
 };
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
@@ -153,6 +153,22 @@ pub const WAITER_FIELDS: &[WaiterField] = &[
         value: |row| row.waiter.client.as_str().into(),
     },
     WaiterField {
+        name: "position",
+        kind: FieldKind::Count,
+        meaning: "the number of its place in the queue, from 1 on; 1 is served next",
+        words: None,
+        value: |row| row.place.position.into(),
+    },
+    WaiterField {
+        name: "ahead",
+        kind: FieldKind::Count,
+        meaning: "how many before it must have had the lock and given it up, or have left the \
+                  queue, before it has the lock; not the holders, and not waiters that will share \
+                  the lock with it or have other seats",
+        words: Some("{} ahead"),
+        value: |row| row.place.ahead.into(),
+    },
+    WaiterField {
         name: "waited_ms",
         kind: FieldKind::Millis,
         meaning: "how long it has waited",
@@ -198,6 +214,7 @@ pub enum FieldKind {
 /// The facts from which the fields of a waiter are made.
 struct WaiterRow<'a> {
     waiter: &'a WaiterView,
+    place: QueuePlace,
     since: Wall,
     /// The time of the view.
     at: Time,
@@ -217,12 +234,12 @@ impl WaiterField {
 
 /// Returns the waiters of a lock as JSON. `wall` converts an engine time to wall-clock time.
 fn waiters_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
-    let row = |waiter: &WaiterView| {
-        let row = WaiterRow { waiter, since: wall(waiter.since), at: view.at };
+    let row = |(waiter, place): (&WaiterView, QueuePlace)| {
+        let row = WaiterRow { waiter, place, since: wall(waiter.since), at: view.at };
         let fields = WAITER_FIELDS.iter();
         fields.map(|field| (field.name.to_owned(), (field.value)(&row))).collect::<Map<_, _>>()
     };
-    view.waiters.iter().map(row).collect()
+    view.queue().map(row).collect()
 }
 
 /// Removes the fields of a waiter that change merely because time passes.
@@ -482,11 +499,22 @@ mod tests {
         let mut view = held("build");
         let client = ClientId::parse("laptop2:bob").expect("valid");
         let (mode, since) = (Mode::Exclusive, Time::from_secs(4));
-        view.waiters = vec![WaiterView { client, ticket: Ticket::named(3), mode, since }];
+        let first = WaiterView { client, ticket: Ticket::named(3), mode, since };
+        view.waiters = vec![first.clone(), first];
+        let status = status_of(&view, wall);
         assert_eq!(
-            status_of(&view, wall)["waiters"].to_string(),
-            r#"[{"client":"laptop2:bob","waited_ms":6000,"since":"2024-01-15T10:29:34.000Z"}]"#
+            status["waiters"][0].to_string(),
+            r#"{"client":"laptop2:bob","position":1,"ahead":0,"waited_ms":6000,"#.to_owned()
+                + r#""since":"2024-01-15T10:29:34.000Z"}"#
         );
+        assert_eq!(status["waiters"][1]["position"], 2);
+        let in_words = |waiter: &Value| {
+            let fields = WAITER_FIELDS.iter();
+            fields.filter_map(|field| field.in_words(&waiter[field.name])).collect::<Vec<_>>()
+        };
+        let since = "since 2024-01-15T10:29:34.000Z";
+        assert_eq!(in_words(&status["waiters"][0]), ["for 6s", since]);
+        assert_eq!(in_words(&status["waiters"][1]), ["1 ahead", "for 6s", since]);
     }
 
     #[test]

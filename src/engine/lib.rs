@@ -57,7 +57,9 @@ pub use crate::values::command::{
 pub use crate::values::details::{
     Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch,
 };
-pub use crate::values::event::{Child, Holder, LockView, Obstacle, SessionView, WaiterView};
+pub use crate::values::event::{
+    Child, Holder, LockView, Obstacle, QueuePlace, SessionView, WaiterView,
+};
 pub use crate::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 pub use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
 pub use crate::values::hold_off::Baseline;

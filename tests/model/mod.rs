@@ -13,8 +13,8 @@ mod draw;
 mod naive;
 
 use super::{
-    Answer, Command, Engine, Event, EventKind, HoldOff, HoldOffCause, Lifetime, LockName, Mode,
-    Obstacle, Op, Outcome, QueuePolicy, Reason, Rules, TenureEnd, Token,
+    Answer, Command, Engine, Event, EventKind, HoldOff, HoldOffCause, Lifetime, LockName, LockView,
+    Mode, Obstacle, Op, Outcome, QueuePlace, QueuePolicy, Reason, Rules, TenureEnd, Token,
 };
 use crate::codec::state_codec;
 use crate::time::{Span, Time};
@@ -116,6 +116,8 @@ impl Pair {
             if !tickets.is_sorted() {
                 return Err(format!("the line of {name} is out of order: {tickets:?}"));
             }
+            let places: Vec<_> = view.queue().map(|(_, place)| place).collect();
+            same("places", &places, &places_of(&view))?;
             if view.mode == Mode::Exclusive && view.holders.len() > 1 {
                 return Err(format!("{name} is held by several, each alone"));
             }
@@ -274,6 +276,26 @@ fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result
         Ok(_) if foreseen.is_none() => Err("waits, and nothing was seen in the way".to_owned()),
         Ok(_) => Ok(()),
     }
+}
+
+/// Returns the places of the waiters of a lock. They are counted by serving one waiter after the
+/// other, when as few clients as possible have given the lock up for each.
+fn places_of(view: &LockView) -> Vec<QueuePlace> {
+    let (mut mode, mut holders, mut ahead) = (Mode::Exclusive, 0, 0);
+    let mut places = vec![];
+    for waiter in &view.waiters {
+        let may_share = mode != Mode::Exclusive && waiter.mode == mode;
+        let has_room = mode.seats().is_none_or(|max| holders < usize::from(max));
+        let leave = match (may_share, has_room) {
+            (false, _) => holders,
+            (true, false) => 1,
+            (true, true) => 0,
+        };
+        ahead += leave;
+        (mode, holders) = (waiter.mode, holders - leave + 1);
+        places.push(QueuePlace { position: places.len() + 1, ahead });
+    }
+    places
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, wanted: &T) -> Result<(), String> {

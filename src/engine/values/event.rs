@@ -245,6 +245,17 @@ pub struct WaiterView {
     pub since: Time,
 }
 
+/// Where a waiter stands in its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueuePlace {
+    /// The number of the place, from 1 on: the waiter with number 1 is served next.
+    pub position: usize,
+    /// The number of clients that must have had the lock and given it up, or have left the queue,
+    /// before this waiter has it. Holders do not count, nor do waiters that will have the lock
+    /// together with this one: by sharing it, or on other seats.
+    pub ahead: usize,
+}
+
 /// The state of one session at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionView {
@@ -280,6 +291,20 @@ impl LockView {
     /// of its leases is.
     pub fn phase(&self) -> Phase {
         Phase::of_lock(self.holders.iter().map(|holder| holder.ends), self.at)
+    }
+
+    /// Returns the waiters with their places in the queue.
+    pub fn queue(&self) -> impl Iterator<Item = (&WaiterView, QueuePlace)> {
+        let mut together: &[WaiterView] = &[];
+        self.waiters.iter().enumerate().map(move |(before, waiter)| {
+            let may_share = waiter.mode != Mode::Exclusive
+                && together.last().is_some_and(|last| last.mode == waiter.mode);
+            let first = if may_share { before - together.len() } else { before };
+            together = &self.waiters[first..=before];
+            let seats = waiter.mode.seats().map_or(usize::MAX, usize::from);
+            let ahead = first.max((before + 1).saturating_sub(seats));
+            (waiter, QueuePlace { position: before + 1, ahead })
+        })
     }
 
     /// Whether `client` holds this lock or waits for it.

@@ -30,6 +30,34 @@ fn first_come_first_served() {
     }
 }
 
+/// Each waiter learns its place, and how many must have had the lock before it: two that will share
+/// the lock have the same number ahead.
+#[test]
+fn each_waiter_has_its_place_in_the_status() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let clients = ["b&mode=shared", "c&mode=shared", "d", "e&mode=shared"];
+    let mut open = vec![];
+    for (before, client) in clients.into_iter().enumerate() {
+        let path = format!("/locks/build?client={client}&wait=60s");
+        open.push(server.open(&["-X", "POST", &path]));
+        server.in_line("build", before + 1);
+    }
+    let places = || {
+        let status = server.curl(&["/locks/build"]).is(200);
+        let waiters = status["waiters"].as_array().expect("a queue").iter();
+        let place = |waiter: &serde_json::Value| json!([waiter["position"], waiter["ahead"]]);
+        waiters.map(place).collect::<Vec<_>>()
+    };
+    assert_eq!(places(), [json!([1, 0]), json!([2, 0]), json!([3, 2]), json!([4, 3])]);
+    let (code, said) = run_latchfs(&["status", "build", "--server", &server.url]);
+    assert!(code == Some(0) && said.contains("3. d, 2 ahead, for "), "{said}");
+    assert!(said.contains("2. c, for "), "{said}");
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    server.in_line("build", 2);
+    assert_eq!(places(), [json!([1, 0]), json!([2, 1])]);
+}
+
 #[test]
 fn waiting_works_over_http_2() {
     let server = Server::start(&[]);
