@@ -128,7 +128,10 @@ fn writers_do_not_starve() {
     let mut lab = Lab::new();
     lab.granted(shared(acquire("db", "r1")));
     lab.granted(shared(acquire("db", "r2")));
-    assert!(matches!(lab.does(waiting(acquire("db", "w"))), Ok(Outcome::Waiting { ahead: 0, .. })));
+    assert!(matches!(
+        lab.does(waiting(acquire("db", "w"))),
+        Ok(Outcome::Waiting { before: 0, .. })
+    ));
     assert_eq!(lab.refused(Op::Acquire(shared(acquire("db", "r3")))), RefusalKind::LockConflict);
     lab.does(waiting(shared(acquire("db", "r3")))).expect("waits");
     lab.does(Op::Release(Release::of(key("db", "r1", None)))).expect("released");
@@ -308,7 +311,7 @@ fn a_repeated_wait_is_granted_the_mode_requested_last() {
     };
     let line = QueuePolicy::Join(Some(Span::from_secs(3)));
     let repeated = lab.does(Op::Acquire(Acquire { line, ..acquire("db", "b") }));
-    assert_eq!(repeated, Ok(Outcome::Waiting { ticket, ahead: 0 }));
+    assert_eq!(repeated, Ok(Outcome::Waiting { ticket, before: 0 }));
     lab.does(Op::Release(Release::of(key("db", "a", None)))).expect("released");
     assert_eq!(lab.engine.view(&name("db"), lab.now).mode, Mode::Exclusive);
 

@@ -203,8 +203,8 @@ const BREAKAGES: &[Breakage] = &[
         session.waiters.insert((name("x"), Ticket::named(99)));
     }),
     ("a request that waits has its place", |engine| {
-        let (ticket, ahead) = (Ticket::named(99), 0);
-        let first = Outcome::Waiting { ticket, ahead };
+        let (ticket, before) = (Ticket::named(99), 0);
+        let first = Outcome::Waiting { ticket, before };
         let replay = Replay { at: Time::ZERO, first, ends: None };
         let kept = IdempotencyRecord { until: Time::NEVER, digest: Digest(1), replay };
         let id = RequestId { caller: "c".into(), key: "k".into() };

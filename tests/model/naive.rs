@@ -881,17 +881,17 @@ impl Naive {
             let waiting = waiting.expect("just seen");
             (waiting.ask, waiting.until) = (ask.clone(), until);
             self.serve(name);
-            let ahead = self.waiting_for(name).position(|waiting| waiting.ticket == known);
-            if let Some(ahead) = ahead {
-                return Ok(Outcome::Waiting { ticket: known, ahead });
+            let before = self.waiting_for(name).position(|waiting| waiting.ticket == known);
+            if let Some(before) = before {
+                return Ok(Outcome::Waiting { ticket: known, before });
             }
             let by_ask = |h: &&Held| h.lease.holder == ask.client && h.lease.hold == ask.hold;
             let served = self.on(name).filter(by_ask).last();
             let granted = tenure(&served.expect("served").lease);
             return Ok(Outcome::Granted(self.telling(name, granted)));
         }
-        let ahead = self.waiting_for(name).count();
-        if ahead >= self.rules.waiters_max {
+        let before = self.waiting_for(name).count();
+        if before >= self.rules.waiters_max {
             return self.no(Reason::Limit(Limit::Waiters(self.rules.waiters_max)));
         }
         self.remember(ask);
@@ -901,7 +901,7 @@ impl Naive {
         let (name, client) = (name.clone(), ask.client.clone());
         self.line.push(Waiting { name: name.clone(), ticket, ask, since, until });
         self.emit(EventKind::Joined { name, client, ticket });
-        Ok(Outcome::Waiting { ticket, ahead })
+        Ok(Outcome::Waiting { ticket, before })
     }
 
     fn leave(&mut self, ask: &Leave) -> Answer {

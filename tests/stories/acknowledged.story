@@ -88,7 +88,7 @@ t=8s guest open ttl=60s
   = y: held, exclusive; host token 3 until t=37s
   = z: held, exclusive; host token 4 until t=36s
 t=8s guest acquire z wait request=g-1 order=6.1
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * z: guest waits, ticket 1
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=37s

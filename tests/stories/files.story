@@ -15,7 +15,7 @@ t=3s ann acquire x file=1.2
   -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, until it lets go (0 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire x --reentrant'
   = x: held, exclusive; ann token 2 for good, file 1.1
 t=3s bob acquire x file=1.3 wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: bob waits, ticket 1
   = x: held, exclusive; ann token 2 for good, file 1.1; waiting: bob (exclusive)
 

@@ -1,11 +1,11 @@
 # An administrator ends a hold-off before its time; a second time has no effect.
 rules hold-off=24h
 t=1s a acquire x wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: a waits, ticket 1
   = x: free, exclusive; waiting: a (exclusive)
 t=2s b acquire x wait
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * x: b waits, ticket 2
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
 t=3s root grant-now reason=none-is-left request=one

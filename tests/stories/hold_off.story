@@ -4,20 +4,20 @@ t=1s a acquire x
   -> refused, E_LOCK_CONFLICT: lock 'x': nothing is granted for 59s more, because the cluster was restored from a backup, and a client may still rely on a lease from before; wait with 'latchfs run' or 'latchfs wait'; if no such client is left, an administrator may end this with 'latchfs cluster grant-now --reason WHY'
   = all free
 t=2s a acquire x wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: a waits, ticket 1
   = x: free, exclusive; waiting: a (exclusive)
 t=3s b acquire x wait ttl=10s
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * x: b waits, ticket 2
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
 t=4s c acquire y shared wait=5s
-  -> waiting with ticket 3, 0 ahead
+  -> waiting with ticket 3, 0 before it
   * y: c waits, ticket 3
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
   = y: free, exclusive; waiting: c (shared)
 t=5s d acquire y shared wait
-  -> waiting with ticket 4, 1 ahead
+  -> waiting with ticket 4, 1 before it
   * y: d waits, ticket 4
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
   = y: free, exclusive; waiting: c (shared), d (shared)
@@ -35,7 +35,7 @@ t=7s e open ttl=10s
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
   = y: free, exclusive; waiting: c (shared), d (shared)
 t=8s e acquire z session=1 wait
-  -> waiting with ticket 5, 0 ahead
+  -> waiting with ticket 5, 0 before it
   * z: e waits, ticket 5
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
   = y: free, exclusive; waiting: c (shared), d (shared)

@@ -53,7 +53,7 @@ t=11s a acquire y file=3.1
   * y: renewed by a, token 4
   = y: held, exclusive; a token 4 until t=70s, file 3.1
 t=12s b acquire y wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * y: b waits, ticket 1
   = y: held, exclusive; a token 4 until t=70s, file 3.1; waiting: b (exclusive)
 t=13s a release y token=4 acquisition=0

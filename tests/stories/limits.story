@@ -27,17 +27,17 @@ t=4s c acquire y shared
   = x: held, exclusive; a token 1 until t=30s
   = y: held, shared; a token 2 until t=31s; b token 3 until t=33s
 t=5s b acquire x wait shared
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: b waits, ticket 1
   = x: held, exclusive; a token 1 until t=30s; waiting: b (shared)
   = y: held, shared; a token 2 until t=31s; b token 3 until t=33s
 t=5s c acquire x wait shared
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * x: c waits, ticket 2
   = x: held, exclusive; a token 1 until t=30s; waiting: b (shared), c (shared)
   = y: held, shared; a token 2 until t=31s; b token 3 until t=33s
 t=5s d acquire x wait shared
-  -> waiting with ticket 3, 2 ahead
+  -> waiting with ticket 3, 2 before it
   * x: d waits, ticket 3
   = x: held, exclusive; a token 1 until t=30s; waiting: b (shared), c (shared), d (shared)
   = y: held, shared; a token 2 until t=31s; b token 3 until t=33s

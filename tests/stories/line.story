@@ -8,22 +8,22 @@ t=1s b open ttl=5s grace=0s
   * session 2 of b opened
   = x: held, exclusive; a token 1 until t=10s
 t=2s b acquire x wait session=2
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: b waits, ticket 1
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive)
 t=3s c acquire x wait ttl=10s
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * x: c waits, ticket 2
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive)
 t=4s d acquire x wait ttl=10s
-  -> waiting with ticket 3, 2 ahead
+  -> waiting with ticket 3, 2 before it
   * x: d waits, ticket 3
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive), d (exclusive)
 t=4s d acquire x
   -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 6s more (3 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive), d (exclusive)
 t=5s e acquire x wait=60s ttl=10s
-  -> waiting with ticket 4, 3 ahead
+  -> waiting with ticket 4, 3 before it
   * x: e waits, ticket 4
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive), d (exclusive), e (exclusive)
 

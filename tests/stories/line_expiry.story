@@ -4,11 +4,11 @@ t=0s a acquire x ttl=10s grace=5s
   * x: granted to a, token 1, exclusive
   = x: held, exclusive; a token 1 until t=10s
 t=1s b acquire x wait ttl=10s
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: b waits, ticket 1
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive)
 t=2s c acquire x wait ttl=10s
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * x: c waits, ticket 2
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive)
 t=10s - settle

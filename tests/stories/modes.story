@@ -10,11 +10,11 @@ t=1s a acquire db
   * db: granted to a, token 2, exclusive
   = db: held, exclusive; a token 2 until t=31s
 t=2s b acquire db shared wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * db: b waits, ticket 1
   = db: held, exclusive; a token 2 until t=31s; waiting: b (shared)
 t=2s c acquire db shared wait
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * db: c waits, ticket 2
   = db: held, exclusive; a token 2 until t=31s; waiting: b (shared), c (shared)
 t=3s a acquire db shared
@@ -45,11 +45,11 @@ t=6s a acquire db
 
 # Who waits to share and then asks to be alone gets what it asked for last.
 t=7s b acquire db shared wait
-  -> waiting with ticket 3, 0 ahead
+  -> waiting with ticket 3, 0 before it
   * db: b waits, ticket 3
   = db: held, exclusive; a token 5 until t=36s; waiting: b (shared)
 t=8s b acquire db wait
-  -> waiting with ticket 3, 0 ahead
+  -> waiting with ticket 3, 0 before it
   = db: held, exclusive; a token 5 until t=36s; waiting: b (exclusive)
 t=9s a release db
   -> released

@@ -4,7 +4,7 @@ t=0s ann acquire tmp ttl=10s
   * tmp: granted to ann, token 1, exclusive
   = tmp: held, exclusive; ann token 1 until t=10s
 t=1s bob acquire tmp wait ttl=10s
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * tmp: bob waits, ticket 1
   = tmp: held, exclusive; ann token 1 until t=10s; waiting: bob (exclusive)
 t=2s ann move tmp to=final

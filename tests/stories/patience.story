@@ -4,7 +4,7 @@ t=0s a acquire x ttl=60s
   * x: granted to a, token 1, exclusive
   = x: held, exclusive; a token 1 until t=60s
 t=1s b acquire x wait=3s
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: b waits, ticket 1
   = x: held, exclusive; a token 1 until t=60s; waiting: b (exclusive)
 t=1s c acquire x wait=0s
@@ -18,13 +18,13 @@ t=4s - settle
   * x: b left, ticket 1, out of patience
   = x: held, exclusive; a token 1 until t=60s
 t=5s b acquire x wait=3s
-  -> waiting with ticket 2, 0 ahead
+  -> waiting with ticket 2, 0 before it
   * x: b waits, ticket 2
   = x: held, exclusive; a token 1 until t=60s; waiting: b (exclusive)
 
 # Asking again keeps the place; what was said last counts.
 t=6s b acquire x wait=10s note=again
-  -> waiting with ticket 2, 0 ahead
+  -> waiting with ticket 2, 0 before it
   = x: held, exclusive; a token 1 until t=60s; waiting: b (exclusive)
 t=8s - settle
   -> settled

@@ -14,7 +14,7 @@ t=2s b acquire y wait
   = x: held, exclusive; a token 2 until t=30s, file 1.7
   = y: held, exclusive; b token 3 until t=32s
 t=2s b acquire x wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: b waits, ticket 1
   = x: held, exclusive; a token 2 until t=30s, file 1.7; waiting: b (exclusive)
   = y: held, exclusive; b token 3 until t=32s

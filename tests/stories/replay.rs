@@ -485,8 +485,8 @@ fn say_answer(answer: &Answer) -> String {
         Ok(Outcome::Stolen(tenure)) => {
             format!("stolen {}, begins {}", say_tenure(tenure), moment(tenure.acquired_at))
         }
-        Ok(Outcome::Waiting { ticket, ahead }) => {
-            format!("waiting with ticket {}, {ahead} ahead", ticket.as_u64())
+        Ok(Outcome::Waiting { ticket, before }) => {
+            format!("waiting with ticket {}, {before} before it", ticket.as_u64())
         }
         Ok(Outcome::Released) => "released".to_owned(),
         Ok(Outcome::Left) => "left".to_owned(),

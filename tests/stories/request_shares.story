@@ -88,7 +88,7 @@ t=70s d acquire v
   * v: granted to d, token 7, exclusive
   = v: held, exclusive; d token 7 until t=100s
 t=71s a acquire v wait request=five
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * v: a waits, ticket 1
   = v: held, exclusive; d token 7 until t=100s; waiting: a (exclusive)
 t=71s a acquire w wait request=six
@@ -97,17 +97,17 @@ t=71s a acquire w wait request=six
   = v: held, exclusive; d token 7 until t=100s; waiting: a (exclusive)
   = w: held, exclusive; a token 8 until t=101s
 t=71s a acquire v firm wait request=seven
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * v: a waits, ticket 2
   = v: held, exclusive; d token 7 until t=100s; waiting: a (exclusive), a (exclusive)
   = w: held, exclusive; a token 8 until t=101s
 t=71s a acquire v firm wait
-  -> waiting with ticket 3, 2 ahead
+  -> waiting with ticket 3, 2 before it
   * v: a waits, ticket 3
   = v: held, exclusive; d token 7 until t=100s; waiting: a (exclusive), a (exclusive), a (exclusive)
   = w: held, exclusive; a token 8 until t=101s
 t=71s b acquire v wait request=five
-  -> waiting with ticket 4, 3 ahead
+  -> waiting with ticket 4, 3 before it
   * v: b waits, ticket 4
   = v: held, exclusive; d token 7 until t=100s; waiting: a (exclusive), a (exclusive), a (exclusive), b (exclusive)
   = w: held, exclusive; a token 8 until t=101s
@@ -133,10 +133,10 @@ t=73s c settle request=seven
   = v: held, exclusive; d token 7 until t=100s; waiting: a (exclusive), a (exclusive), a (exclusive), b (exclusive)
   = w: held, exclusive; a token 8 until t=101s
 t=74s b acquire v wait request=five
-  -> replayed from t=71s: waiting with ticket 4, 3 ahead
+  -> replayed from t=71s: waiting with ticket 4, 3 before it
   = v: held, exclusive; d token 7 until t=100s; waiting: a (exclusive), a (exclusive), a (exclusive), b (exclusive)
   = w: held, exclusive; a token 8 until t=101s
 t=74s a acquire v wait request=five
-  -> replayed from t=71s: waiting with ticket 1, 0 ahead
+  -> replayed from t=71s: waiting with ticket 1, 0 before it
   = v: held, exclusive; d token 7 until t=100s; waiting: a (exclusive), a (exclusive), a (exclusive), b (exclusive)
   = w: held, exclusive; a token 8 until t=101s

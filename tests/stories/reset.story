@@ -10,12 +10,12 @@ t=0s ann:cron acquire y ttl=60s
   = x: held, exclusive; ann token 1 until t=60s
   = y: held, exclusive; ann:cron token 2 until t=60s
 t=1s bob acquire x wait ttl=10s
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: bob waits, ticket 1
   = x: held, exclusive; ann token 1 until t=60s; waiting: bob (exclusive)
   = y: held, exclusive; ann:cron token 2 until t=60s
 t=1s cy acquire x wait ttl=10s
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * x: cy waits, ticket 2
   = x: held, exclusive; ann token 1 until t=60s; waiting: bob (exclusive), cy (exclusive)
   = y: held, exclusive; ann:cron token 2 until t=60s
@@ -95,7 +95,7 @@ t=10s ann acquire y ttl=60s
   = x: held, exclusive; ann token 11 until t=70s
   = y: held, exclusive; ann token 12 until t=70s
 t=10s bob acquire y wait
-  -> waiting with ticket 3, 0 ahead
+  -> waiting with ticket 3, 0 before it
   * y: bob waits, ticket 3
   = x: held, exclusive; ann token 11 until t=70s
   = y: held, exclusive; ann token 12 until t=70s; waiting: bob (exclusive)

@@ -12,15 +12,15 @@ t=2s c acquire gpu seats=2
   = gpu: held, seats of 2; a token 1 until t=30s, seat 0; b token 2 until t=31s, seat 1
 # The queue is fair, also between seats and exclusive requests.
 t=3s c acquire gpu seats=2 wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * gpu: c waits, ticket 1
   = gpu: held, seats of 2; a token 1 until t=30s, seat 0; b token 2 until t=31s, seat 1; waiting: c (seats)
 t=3s d acquire gpu wait
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * gpu: d waits, ticket 2
   = gpu: held, seats of 2; a token 1 until t=30s, seat 0; b token 2 until t=31s, seat 1; waiting: c (seats), d (exclusive)
 t=3s e acquire gpu seats=2 wait
-  -> waiting with ticket 3, 2 ahead
+  -> waiting with ticket 3, 2 before it
   * gpu: e waits, ticket 3
   = gpu: held, seats of 2; a token 1 until t=30s, seat 0; b token 2 until t=31s, seat 1; waiting: c (seats), d (exclusive), e (seats)
 # A release frees the seat, and the first waiter gets it. Who wants the whole lock waits for both.
@@ -115,7 +115,7 @@ t=12s c acquire cpu seats=2
   * cpu: expired, token 10 of a
   = cpu: held, seats of 2; a token 10 in grace until t=13s, seat 0; b token 11 until t=19s, seat 1
 t=12s c acquire cpu seats=2 wait
-  -> waiting with ticket 4, 0 ahead
+  -> waiting with ticket 4, 0 before it
   * cpu: c waits, ticket 4
   = cpu: held, seats of 2; a token 10 in grace until t=13s, seat 0; b token 11 until t=19s, seat 1; waiting: c (seats)
 t=13s x settle
@@ -171,7 +171,7 @@ t=20s b acquire ram seats=3 firm
   * ram: granted to b, token 17, seats
   = ram: held, seats of 3; a token 15 until t=50s, seat 0; b token 16 until t=50s, seat 1, firm; b token 17 until t=50s, seat 2, firm
 t=20s c acquire ram seats=3 wait
-  -> waiting with ticket 5, 0 ahead
+  -> waiting with ticket 5, 0 before it
   * ram: c waits, ticket 5
   = ram: held, seats of 3; a token 15 until t=50s, seat 0; b token 16 until t=50s, seat 1, firm; b token 17 until t=50s, seat 2, firm; waiting: c (seats)
 t=21s x reset of=b reason=gone

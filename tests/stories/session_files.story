@@ -8,7 +8,7 @@ t=1s ann acquire x file=1.1
   * x: granted to ann, token 2, exclusive
   = x: held, exclusive; ann token 2 for good, file 1.1
 t=2s bob acquire x file=1.2 wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: bob waits, ticket 1
   = x: held, exclusive; ann token 2 for good, file 1.1; waiting: bob (exclusive)
 t=3s ann acquire y file=1.3

@@ -13,7 +13,7 @@ t=2s host:bob acquire y session=1
   = x: held, exclusive; host:ann token 2 until t=10s
   = y: held, exclusive; host:bob token 3 until t=10s
 t=2s eve acquire x wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: eve waits, ticket 1
   = x: held, exclusive; host:ann token 2 until t=10s; waiting: eve (exclusive)
   = y: held, exclusive; host:bob token 3 until t=10s
@@ -60,7 +60,7 @@ t=24s - settle
 
 # A clean end releases all, in one step, and has no grace.
 t=25s eve acquire y wait
-  -> waiting with ticket 2, 0 ahead
+  -> waiting with ticket 2, 0 before it
   * y: eve waits, ticket 2
   = x: held, exclusive; eve token 5 until t=54s
   = y: held, exclusive; host:bob token 3 until t=31s; waiting: eve (exclusive)

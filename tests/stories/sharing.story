@@ -11,18 +11,18 @@ t=2s w acquire db
   -> refused, E_LOCK_CONFLICT: lock 'db' is held by r2 for 29s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s
 t=2s w acquire db wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * db: w waits, ticket 1
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s; waiting: w (exclusive)
 t=3s r3 acquire db shared
   -> refused, E_LOCK_CONFLICT: lock 'db' is shared by r2, and 1 wait before you; wait in the queue with 'latchfs run --shared'
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s; waiting: w (exclusive)
 t=3s r3 acquire db shared wait
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * db: r3 waits, ticket 2
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s; waiting: w (exclusive), r3 (shared)
 t=4s r4 acquire db shared wait
-  -> waiting with ticket 3, 2 ahead
+  -> waiting with ticket 3, 2 before it
   * db: r4 waits, ticket 3
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s; waiting: w (exclusive), r3 (shared), r4 (shared)
 
@@ -49,11 +49,11 @@ t=8s w release db
 
 # A writer that gives up lets those behind it in.
 t=9s w acquire db wait
-  -> waiting with ticket 4, 0 ahead
+  -> waiting with ticket 4, 0 before it
   * db: w waits, ticket 4
   = db: held, shared; r3 token 4 until t=38s; r4 token 5 until t=38s; waiting: w (exclusive)
 t=9s r5 acquire db shared wait
-  -> waiting with ticket 5, 1 ahead
+  -> waiting with ticket 5, 1 before it
   * db: r5 waits, ticket 5
   = db: held, shared; r3 token 4 until t=38s; r4 token 5 until t=38s; waiting: w (exclusive), r5 (shared)
 t=10s w leave db ticket=4 gone

@@ -4,11 +4,11 @@ t=0s a acquire x ttl=10s grace=5s
   * x: granted to a, token 1, exclusive
   = x: held, exclusive; a token 1 until t=10s
 t=1s b acquire x wait ttl=10s
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: b waits, ticket 1
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive)
 t=2s c acquire x wait=20s
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * x: c waits, ticket 2
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive)
 t=3s d open ttl=10s grace=5s
@@ -21,7 +21,7 @@ t=4s d acquire y session=2
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive)
   = y: held, exclusive; d token 3 until t=13s
 t=5s e acquire y wait ttl=10s
-  -> waiting with ticket 3, 0 ahead
+  -> waiting with ticket 3, 0 before it
   * y: e waits, ticket 3
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive)
   = y: held, exclusive; d token 3 until t=13s; waiting: e (exclusive)

@@ -4,7 +4,7 @@ t=0s ann acquire x ttl=60s
   * x: granted to ann, token 1, exclusive
   = x: held, exclusive; ann token 1 until t=60s
 t=1s bob acquire x wait ttl=10s
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: bob waits, ticket 1
   = x: held, exclusive; ann token 1 until t=60s; waiting: bob (exclusive)
 t=2s root steal x reason=the-laptop-is-in-the-sea ttl=10s

@@ -4,7 +4,7 @@ t=0s ann acquire x ttl=60s
   * x: granted to ann, token 1, exclusive
   = x: held, exclusive; ann token 1 until t=60s
 t=1s bob acquire x wait ttl=10s
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: bob waits, ticket 1
   = x: held, exclusive; ann token 1 until t=60s; waiting: bob (exclusive)
 t=2s root steal x reason=stuck
@@ -34,7 +34,7 @@ t=4.5s root steal x reason=again session=4
   * x: granted to root, token 5, exclusive
   = x: held, exclusive; root token 5 until t=5s, firm
 t=4.6s carl acquire x wait
-  -> waiting with ticket 2, 0 ahead
+  -> waiting with ticket 2, 0 before it
   * x: carl waits, ticket 2
   = x: held, exclusive; root token 5 until t=5s, firm; waiting: carl (exclusive)
 t=5s - settle

@@ -117,7 +117,7 @@ t=61s root release x
   + x: grant 9 without a handover
   = x: held, exclusive; root token 9 until t=90s, firm
 t=62s bob acquire x wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: bob waits, ticket 1
   + x: grant 9 without a handover
   = x: held, exclusive; root token 9 until t=90s, firm; waiting: bob (exclusive)

@@ -8,11 +8,11 @@ t=1s ann acquire x firm text=mine
   * x: granted to ann, token 2, exclusive
   = x: held, exclusive; ann token 2 until t=31s, firm
 t=2s bob acquire x wait
-  -> waiting with ticket 1, 0 ahead
+  -> waiting with ticket 1, 0 before it
   * x: bob waits, ticket 1
   = x: held, exclusive; ann token 2 until t=31s, firm; waiting: bob (exclusive)
 t=2s ann acquire x file=1.1 wait=5s over=1
-  -> waiting with ticket 2, 1 ahead
+  -> waiting with ticket 2, 1 before it
   * x: ann waits, ticket 2
   = x: held, exclusive; ann token 2 until t=31s, firm; waiting: bob (exclusive), ann (exclusive)
 
@@ -44,7 +44,7 @@ t=61s ann acquire y firm
   = x: held, exclusive; bob token 3 until t=90s
   = y: held, exclusive; ann token 4 until t=91s, firm
 t=61s cy acquire y shared wait
-  -> waiting with ticket 3, 0 ahead
+  -> waiting with ticket 3, 0 before it
   * y: cy waits, ticket 3
   = x: held, exclusive; bob token 3 until t=90s
   = y: held, exclusive; ann token 4 until t=91s, firm; waiting: cy (shared)
@@ -124,7 +124,7 @@ t=69s ann acquire v file=1.6 over=9
   = y: held, shared; ann token 4 for good, file 1.3; cy token 5 until t=93s
   = z: held, exclusive; ann token 8 for good, file 1.4
 t=70s ann acquire v file=1.6 over=99 wait
-  -> waiting with ticket 4, 0 ahead
+  -> waiting with ticket 4, 0 before it
   * v: ann waits, ticket 4
   = v: held, exclusive; ann token 9 for good, file 1.5; waiting: ann (exclusive)
   = x: held, exclusive; bob token 3 until t=90s

@@ -348,7 +348,7 @@ wire_enum! {
     ReadMode { 0 Status, 1 Text }
     Tenancy { 0 Nobody, 1 Exclusive(lease), 2 Shared(leases), 3 Seats(seats, leases) }
     Outcome {
-        0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, ahead }, 4 Released,
+        0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, before }, 4 Released,
         5 Left, 6 Annotated, 7 Moved(tenure), 8 Stolen(tenure), 9 SessionOpened(id),
         10 KeptAlive(until), 11 SessionEnded, 12 Reset { holds, waits }, 13 Replayed(replay),
         14 ResetPart { holds, waits }, 15 Forgotten, 16 HoldOffEnded,

@@ -286,9 +286,9 @@ fn states_that_contradict_themselves_are_refused() {
             leases[1].token = leases[0].token;
         }),
         ("a reply is kept for a place that is none", |state| {
-            let (ticket, ahead) = (Ticket::named(99), 0);
+            let (ticket, before) = (Ticket::named(99), 0);
             let reply = &mut state.replies[0].1;
-            (reply.until, reply.replay.first) = (Time::NEVER, Outcome::Waiting { ticket, ahead });
+            (reply.until, reply.replay.first) = (Time::NEVER, Outcome::Waiting { ticket, before });
         }),
         ("a reply is kept for ever", |state| state.replies[0].1.until = Time::NEVER),
         ("the end is missing", |state| state.tail = vec![0, 0]),
@@ -321,7 +321,7 @@ fn a_reply_of_a_place_is_read_as_written() {
     let mut state = State::sound();
     let place = state.locks[0].1.line.keys().next().copied().expect("it is waited for");
     let reply = &mut state.replies[0].1;
-    let first = Outcome::Waiting { ticket: place, ahead: 0 };
+    let first = Outcome::Waiting { ticket: place, before: 0 };
     (reply.until, reply.replay.first) = (Time::NEVER, first);
     let engine = state.decode().expect("it is sound");
     engine.check();

@@ -178,8 +178,8 @@ impl Engine {
             self.state.remember_name(ask);
             return Ok(self.ask_again(ask, ticket, until, events));
         }
-        let (ahead, max) = (lock.map_or(0, |lock| lock.line.len()), self.state.rules.waiters_max);
-        self.state.limit(ahead, max, Limit::Waiters)?;
+        let (before, max) = (lock.map_or(0, |lock| lock.line.len()), self.state.rules.waiters_max);
+        self.state.limit(before, max, Limit::Waiters)?;
         self.state.remember_name(ask);
         let lock = self.locks.get_or_new(&ask.name);
         let ticket = Ticket(self.state.next_ticket);
@@ -189,7 +189,7 @@ impl Engine {
         lock.line.insert(ticket, waiter);
         let (name, client) = (ask.name.clone(), ask.client.clone());
         self.state.emit(events, EventKind::Joined { name, client, ticket });
-        Ok(Outcome::Waiting { ticket, ahead })
+        Ok(Outcome::Waiting { ticket, before })
     }
 
     /// Replaces the request of a waiter and keeps its place. The queue is served at once, since the
@@ -209,8 +209,8 @@ impl Engine {
         lock.line.insert(ticket, waiter);
         self.serve(&ask.name, events);
         let lock = self.locks.get(&ask.name).expect("a lock that is waited for is held");
-        if let Some(ahead) = lock.line.keys().position(|place| *place == ticket) {
-            return Outcome::Waiting { ticket, ahead };
+        if let Some(before) = lock.line.keys().position(|place| *place == ticket) {
+            return Outcome::Waiting { ticket, before };
         }
         let served = |lease: &&Lease| lease.holder == ask.client && lease.hold == ask.hold;
         let lease = lock.leases().iter().rev().find(served);

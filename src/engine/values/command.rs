@@ -548,8 +548,8 @@ pub enum Outcome {
     Waiting {
         /// The ticket: the number of the request's place in the queue.
         ticket: Ticket,
-        /// The number of waiters ahead in the queue.
-        ahead: usize,
+        /// The number of waiters before it in the queue.
+        before: usize,
     },
     /// The lock was released.
     Released,

@@ -281,7 +281,7 @@ mod tests {
         assert_eq!((engine.locks(), events.len()), (0, 0), "a refusal leaves nothing behind");
         let waits =
             engine.apply(Time::from_secs(2), &acquire(QueuePolicy::Join(None)), &mut events);
-        assert!(matches!(waits, Ok(Outcome::Waiting { ahead: 0, .. })), "{waits:?}");
+        assert!(matches!(waits, Ok(Outcome::Waiting { before: 0, .. })), "{waits:?}");
         engine.check();
         let settle = Op::Settle.into();
         let holders = |engine: &mut Engine, at| {
