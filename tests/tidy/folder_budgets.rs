@@ -10,7 +10,7 @@ const STEP: usize = 50;
 
 /// The folders of `src`, and their budgets in lines.
 const BUDGETS: &[(&str, usize)] = &[
-    ("src", 400),
+    ("src", 500),
     ("src/audit_chain", 450),
     ("src/auth", 1950),
     ("src/barrier", 3100),
