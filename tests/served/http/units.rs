@@ -369,7 +369,7 @@ fn units_start_serve_restart_and_stop() {
     assert_eq!(left.code, Some(1), "{}", left.said);
 }
 
-/// Sessions of ssh, cron, su and sudo mean the same daemon. A logout ends no lease, whether the
+/// Sessions of ssh, cron, su and sudo, and a unit, mean the same daemon. A logout ends no lease, whether the
 /// login manager kills what the user has started or not.
 #[test]
 fn a_logout_ends_no_lease() {
@@ -416,8 +416,10 @@ fn a_logout_ends_no_lease() {
             (systemd.run("cat /tmp/cron").said == "75\n").then_some(())
         });
         systemd.run("kill $(cat /run/crond.pid)").ok();
+        // A unit with `User=`, as `systemd-run` makes it.
+        let unit = "systemd-run --quiet --wait --pipe -p User=alice sh -c";
         for again in
-            [ssh, "su alice -s /bin/sh -c", "sudo -u alice sh -c", "sudo -E -u alice sh -c"]
+            [ssh, "su alice -s /bin/sh -c", "sudo -u alice sh -c", "sudo -E -u alice sh -c", unit]
         {
             let script = "timeout 30 latchfs run --try build -- true; echo $?";
             let busy = systemd.run(&format!("{again} '{script}'"));
