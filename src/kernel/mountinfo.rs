@@ -113,6 +113,16 @@ pub fn is_on_root(dir: &Path) -> io::Result<bool> {
     Ok(!above.any(|dir| mounts.iter().any(|mount| mount.dir == dir)))
 }
 
+/// Whether a directory, or its nearest ancestor that exists, is in a latchfs mount, or in the view of
+/// a guarded folder.
+pub fn is_on_ours(dir: &Path) -> io::Result<bool> {
+    let there = dir.ancestors().find_map(|dir| dir.canonicalize().ok());
+    let there = there.unwrap_or_else(|| "/".into());
+    let mounts = visible(read()?);
+    let nearest = there.ancestors().find_map(|dir| mounts.iter().find(|mount| mount.dir == dir));
+    Ok(nearest.is_some_and(MountPoint::is_ours))
+}
+
 fn visible(mounts: Vec<MountPoint>) -> Vec<MountPoint> {
     let mut seen: Vec<MountPoint> = Vec::new();
     for mount in mounts {

@@ -93,8 +93,10 @@ pub(crate) fn latchfs(name: &'static str, state: State) -> Result<Serving, Strin
     };
     let mut child = start("latchfs", command.stdout(Stdio::piped()))?;
     let out = child.stdout.take().ok_or("its output is piped")?;
-    let mut line = String::new();
-    BufReader::new(out).read_line(&mut line).map_err(|error| error.to_string())?;
+    let (mut line, mut out) = (String::new(), BufReader::new(out));
+    out.read_line(&mut line).map_err(|error| error.to_string())?;
+    // A daemon that can't report that it is ready ends.
+    child.stdout = Some(out.into_inner());
     let address = line.split("http://").nth(1).and_then(|rest| rest.split(' ').next());
     let address = address.ok_or_else(|| format!("latchfs says {line:?}"))?.to_owned();
     let speech = Box::new(Latchfs);

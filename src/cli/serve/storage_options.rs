@@ -266,6 +266,18 @@ impl StorageChoice {
         })
     }
 
+    /// Refuses a directory in a mount of latchfs, where each file would become a lock.
+    fn check_place(&self) -> CliResult {
+        let Some(dir) = self.dir().filter(|dir| mountinfo::is_on_ours(dir).unwrap_or(false)) else {
+            return Ok(());
+        };
+        Err(CliError::usage(format!(
+            "{} is in a mount of latchfs, where each file is a lock, so nothing can be kept there; \
+             name a directory on a disk",
+            dir.display()
+        )))
+    }
+
     /// Opens the engine with its stored state.
     pub(in crate::cli) fn open(&self) -> CliResult<LocalBackend> {
         self.open_with_peers(None)
@@ -274,6 +286,7 @@ impl StorageChoice {
     /// Opens the engine with its stored state, as a node of a cluster if `peering` is given.
     pub(super) fn open_with_peers(&self, peering: Option<Peering>) -> CliResult<LocalBackend> {
         let rules = Rules::default();
+        self.check_place()?;
         match self {
             Self::State(dir) => {
                 let local = Local::open(dir, rules);

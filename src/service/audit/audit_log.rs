@@ -823,7 +823,7 @@ fn last_of(path: &Path) -> io::Result<Option<ChainLink>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use common::task::spawn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
 
     fn record(number: usize, reason: Option<StealReason>) -> AuditRecord {
@@ -864,13 +864,16 @@ mod tests {
             outcome: "done",
         };
         let audit = Arc::new(Audit::to_log().expect("it starts"));
-        // Without a clock nothing is written before a caller waits, so this stalls the thread.
         let _ = audit.enter_act(&act);
         let (resume, stalled) = channel::<()>();
-        let stall = audit.written();
-        spawn(async move {
-            let _ = stall.await;
-            stalled.recv().unwrap_or_default();
+        let (stalled, calls) = (Mutex::new(stalled), AtomicUsize::new(0));
+        // The thread asks whether the clock is known, and then for the time of the record: that
+        // stalls it.
+        audit.set_clock(move |_| {
+            if calls.fetch_add(1, Ordering::Relaxed) > 0 {
+                let _ = stalled.lock().recv();
+            }
+            Some(Wall::now())
         });
         let (say, said) = channel();
         let adding = Arc::clone(&audit);

@@ -31,6 +31,11 @@ fn files_and_http_are_the_same_locks() {
     let status = server.curl(&["/locks/build"]).is(200);
     assert!(status["holder"].as_str().is_some_and(|holder| holder.starts_with("box:")), "{status}");
     server.curl(&["-X", "POST", "/locks/build?client=other"]).is(409);
+    let kept = dir.path().join("kept");
+    let inside = latchfs().args(["serve", "--data"]).arg(kept).output().expect("it runs");
+    let said = String::from_utf8_lossy(&inside.stderr);
+    assert_eq!(inside.status.code(), Some(64), "{said}");
+    assert!(said.contains("is in a mount of latchfs"), "{said}");
     let waits = server.open(&["-X", "POST", "/locks/build?client=other&wait=60s"]);
     server.in_line("build", 1);
     fs::remove_dir(dir.path().join("build")).expect("it is ours");
