@@ -113,8 +113,8 @@ pub fn is_on_root(dir: &Path) -> io::Result<bool> {
     Ok(!above.any(|dir| mounts.iter().any(|mount| mount.dir == dir)))
 }
 
-/// Whether a directory, or its nearest ancestor that exists, is in a latchfs mount, or in the view of
-/// a guarded folder.
+/// Whether a directory, or its nearest ancestor that exists, is in a latchfs mount, or in the view
+/// of a guarded folder.
 pub fn is_on_ours(dir: &Path) -> io::Result<bool> {
     let there = dir.ancestors().find_map(|dir| dir.canonicalize().ok());
     let there = there.unwrap_or_else(|| "/".into());

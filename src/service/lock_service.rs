@@ -187,7 +187,8 @@ impl dyn LockService {
         last
     }
 
-    /// Returns an error while no lock is granted: as [`BackendStatus::ready`], or without a majority.
+    /// Returns an error while no lock is granted: as [`BackendStatus::ready`], or without a
+    /// majority.
     pub fn grants(&self) -> Result<(), Unavailable> {
         if !self.has_majority() {
             return Err(Unavailable::no_majority());

@@ -369,8 +369,8 @@ fn units_start_serve_restart_and_stop() {
     assert_eq!(left.code, Some(1), "{}", left.said);
 }
 
-/// Sessions of ssh, cron, su and sudo, and a unit, mean the same daemon. A logout ends no lease, whether the
-/// login manager kills what the user has started or not.
+/// Sessions of ssh, cron, su and sudo, and a unit, mean the same daemon. A logout ends no lease,
+/// whether the login manager kills what the user has started or not.
 #[test]
 fn a_logout_ends_no_lease() {
     let binds = ["/etc/pam.d", "/etc/security"].map(|dir| format!("{dir}:{dir}"));
