@@ -158,7 +158,7 @@ fn the_queue_is_shown() {
         def latchfs(*args): return subprocess.check_output(['latchfs', *args], text=True)
         lines = [line for line in latchfs('status', 'build').splitlines() if 'waiting' in line]
         eq(len(lines), 3)
-        assert lines[1].startswith('waiting   2. laptop1:root, for '), lines
+        assert lines[1].startswith('waiting   2. laptop1:root, 1 ahead, for '), lines
         eq([line.endswith(', you') for line in lines], [False, True, False])
         eq(json.loads(latchfs('status', 'build', '--json'))['place'], 2)
         assert '3 (you: 2)' in latchfs('ls'), latchfs('ls')
