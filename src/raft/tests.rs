@@ -446,6 +446,21 @@ fn idle_node_writes_nothing() {
     assert!(size() > before);
 }
 
+/// A request acts when it is made, although nobody awaits its answer: the next read sees it.
+#[test]
+fn calls_that_nobody_polls_are_carried_out_in_their_order() {
+    let scratch = ClusterScratch::new();
+    let node = scratch.open().expect("a new node");
+    for retry in [Retry::Never, Retry::UntilAnswered] {
+        for _ in 0..100 {
+            node.submit(acquire("a", "ann"), retry).detach();
+            assert!(holder(&node, "a").is_some());
+            node.submit(release("a", "ann"), retry).detach();
+            assert_eq!(holder(&node, "a"), None);
+        }
+    }
+}
+
 /// Of many concurrent requests each gets its own answer, and few syncs are enough for all.
 #[test]
 fn concurrent_requests_share_entries() {

@@ -166,18 +166,20 @@ impl NodeShared {
     }
 }
 
-/// Submits a command, and retries until it is answered or this node closes.
-async fn submit_until_answered(
+/// Returns the answer to a command that was submitted, and submits it again until there is one or
+/// this node closes.
+async fn until_answered(
     shared: Arc<NodeShared>,
     command: Command,
+    submitted: Call<Answer>,
 ) -> Result<Answer, Unavailable> {
     let requests = &shared.node.requests;
-    loop {
-        match requests.submit(command.clone(), RESET_PART_MAX).await {
-            Err(_) if requests.queue.closed().is_none() => sleep(RETRY_PAUSE.as_duration()).await,
-            answer => return answer,
-        }
+    let mut answer = submitted.await;
+    while answer.is_err() && requests.queue.closed().is_none() {
+        sleep(RETRY_PAUSE.as_duration()).await;
+        answer = requests.submit(command.clone(), RESET_PART_MAX).await;
     }
+    answer
 }
 
 impl LockService for RaftNode {
@@ -193,7 +195,8 @@ impl LockService for RaftNode {
             Retry::Never => requests.submit(command, RESET_PART_MAX),
             Retry::UntilAnswered => {
                 let (replier, call) = Call::expected();
-                let steps = submit_until_answered(Arc::clone(&shared), command);
+                let submitted = requests.submit(command.clone(), RESET_PART_MAX);
+                let steps = until_answered(Arc::clone(&shared), command, submitted);
                 shared.node.runtime.spawn(async move { replier.keep(steps.await) });
                 call
             }
