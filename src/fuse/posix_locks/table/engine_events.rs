@@ -292,6 +292,10 @@ impl<R> Table<R> {
     /// Unlocks the byte range `span` for the owner `id`.
     pub(crate) fn unlock(&mut self, ino: u64, id: u64, span: ByteRange, todo: &mut Vec<Effect<R>>) {
         if span != ByteRange::WHOLE {
+            // After an interrupted wait, the program returned with a different request. What was
+            // kept for a restart of the interrupted call must not become a range that it holds.
+            self.abandon(ino, |a| a.reply.is_none() && a.ask.owner.id == id, todo);
+            self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
             self.bundle_up(ino, id, todo);
         }
         if span == ByteRange::WHOLE {

@@ -739,6 +739,21 @@ fn unlock_ends_an_interrupted_request() {
     assert!(rig.table.files.is_empty());
 }
 
+/// In an earlier version nobody gave such a lock back before the file was closed.
+#[test]
+fn unlock_of_a_part_gives_back_what_was_kept_for_a_restart() {
+    let mut rig = TableRig::new();
+    rig.lock(request(1, Exclusive, Waits::No));
+    assert_eq!(rig.lock(request(2, Shared, Waits::Yes)), None);
+    rig.interrupt(2);
+    rig.closed(1);
+    rig.unlock(2, ByteRange { start: 1, end: 2 });
+    assert_eq!(rig.lock(request(3, Exclusive, Waits::No)), GOT);
+    rig.closed(2);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
 #[test]
 fn returning_waiter_that_no_longer_waits_is_answered() {
     let mut rig = TableRig::new();
