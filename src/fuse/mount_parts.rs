@@ -120,7 +120,9 @@ fn limit_users(service: &dyn LockService, config: &MountConfig) {
     let (host, owner) = (config.client.clone(), config.owner);
     service.limit(Arc::new(move |op, engine| {
         let Some(client) = op.subject().client else { return Ok(()) };
-        if *client == host || free.iter().any(|free| client.belongs_to(free)) {
+        // Other mounts and servers of this process decide about their own clients.
+        let is_of_mount = client.belongs_to(&host) && *client != host;
+        if !is_of_mount || free.iter().any(|free| client.belongs_to(free)) {
             return Ok(());
         }
         shares.check(&grant_of(client, owner), op, engine)

@@ -45,8 +45,8 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     }
     /// Returns the view of one lock.
     fn view(&self, name: &LockName, retry: Retry) -> Call<CacheableView>;
-    /// Returns a page of locks, ordered by name. If the engine is remote, it has no page of the
-    /// names that are remembered.
+    /// Returns a page of locks, ordered by name. If the engine is remote, the page of the
+    /// names that are remembered is empty.
     fn list(&self, names: ListedNames, query: List) -> Call<ListPage<LockView>>;
     /// Returns a page of the entries directly below a name (or at the top level).
     fn children(&self, query: Children) -> Call<ListPage<Child>>;
