@@ -291,14 +291,6 @@ fn a_reset_has_a_record_for_each_lock_before_it_is_answered() {
 }
 
 #[test]
-fn a_second_daemon_is_refused() {
-    let scratch = ServiceScratch::new("second");
-    let (_local, _locks) = open(&scratch.state());
-    let second = Local::open(&scratch.state(), Rules::default()).err().expect("refused");
-    assert!(second.to_string().contains("in use"), "{second}");
-}
-
-#[test]
 fn answers_are_delivered_with_no_mutex_held() {
     let locks: Arc<dyn LockService> =
         Arc::new(Local::in_memory(Rules::default()).expect("it starts"));

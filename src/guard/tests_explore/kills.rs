@@ -12,9 +12,9 @@ use super::world::{Model, ModelMove, World};
 use super::{SETUP, Scenario, Setup};
 use crate::guard::tests_explore::guard_program::Step;
 use crate::guard::tests_explore::world::{folder, version};
-use foldhash::quality::RandomState;
+use foldhash::quality::{FoldHasher, RandomState};
 use std::collections::HashSet;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash, Hasher};
 
 /// The result of an exploration.
 #[derive(Debug)]
@@ -27,6 +27,7 @@ pub(super) struct ExploredStates {
 }
 
 pub(super) struct Explorer {
+    setup: Setup,
     model: Model,
     seen: HashSet<u128>,
     hashers: [RandomState; 2],
@@ -35,13 +36,28 @@ pub(super) struct Explorer {
 
 struct StateVisit {
     world: World,
+    /// The move that led here; `None` at the start.
+    came_by: Option<ModelMove>,
     moves: Vec<ModelMove>,
-    made: Vec<String>,
+}
+
+/// Makes a digest of twice 64 bits, so that no two of some million states have the same.
+struct WideHasher([FoldHasher<'static>; 2]);
+
+impl Hasher for WideHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.iter_mut().for_each(|half| half.write(bytes));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0[0].finish()
+    }
 }
 
 /// Explores all runs of a setup, until a state violates a guarantee.
 pub(super) fn explore(setup: Setup) -> ExploredStates {
     let mut explorer = Explorer {
+        setup,
         model: Model::new(setup),
         seen: HashSet::new(),
         hashers: [RandomState::default(), RandomState::default()],
@@ -54,45 +70,65 @@ pub(super) fn explore(setup: Setup) -> ExploredStates {
 impl Explorer {
     fn run(&mut self) {
         let start = self.model.start();
-        let mut path = vec![self.visit(start, Vec::new())];
+        let mut path = Vec::new();
+        if let Err(violation) = self.visit(&mut path, start, None) {
+            self.explored.violation = Some(violation);
+        }
         while let Some(visit) = path.last_mut() {
             let Some(next) = visit.moves.pop() else {
                 path.pop();
                 continue;
             };
             let mut world = visit.world.clone();
-            let mut made = Vec::new();
             self.explored.transitions += 1;
-            let done = self.model.make_move(&mut world, next, &mut made);
-            if let Err(violation) = done.and_then(|()| self.check_end(&world)) {
-                let moves = path.iter().flat_map(|visit| &visit.made).chain(&made);
-                let moves: Vec<_> = moves.map(String::as_str).collect();
-                self.explored.violation = Some(format!("{violation}\n{}", moves.join("\n")));
+            let done = self.model.make_move(&mut world, next);
+            if let Err(violation) = done.and_then(|()| self.visit(&mut path, world, Some(next))) {
+                let moves = path.iter().filter_map(|visit| visit.came_by).chain([next]);
+                self.explored.violation = Some(self.trace_of(moves, &violation));
                 return;
             }
-            if self.seen.insert(self.digest(&world)) {
-                let visit = self.visit(world, made);
-                path.push(visit);
+        }
+    }
+
+    /// Makes the moves that lead to a violation once more, and returns it with what they did.
+    fn trace_of(&self, moves: impl Iterator<Item = ModelMove>, violation: &str) -> String {
+        let mut model = Model::new(self.setup);
+        model.begin_trace();
+        let mut world = model.start();
+        for next in moves {
+            if model.make_move(&mut world, next).is_err() {
+                break;
             }
         }
+        model.report(violation)
     }
 
     fn digest(&self, world: &World) -> u128 {
-        let [low, high] = [0, 1].map(|at: usize| u128::from(self.hashers[at].hash_one(world)));
+        let mut hasher = WideHasher(self.hashers.each_ref().map(BuildHasher::build_hasher));
+        world.hash(&mut hasher);
+        let [low, high] = hasher.0.map(|half| u128::from(half.finish()));
         high << 64 | low
     }
 
-    fn visit(&mut self, world: World, made: Vec<String>) -> StateVisit {
-        self.explored.states += 1;
-        let moves = self.model.moves(&world);
-        self.explored.ends += usize::from(moves.is_empty());
-        StateVisit { world, moves, made }
-    }
-
-    fn check_end(&self, world: &World) -> Result<(), String> {
-        if self.model.moves(world).is_empty() && !self.model.is_ended(world) {
-            return Err("a guard waits for ever".to_owned());
+    /// Adds a state to the path, unless it was visited before.
+    fn visit(
+        &mut self,
+        path: &mut Vec<StateVisit>,
+        world: World,
+        came_by: Option<ModelMove>,
+    ) -> Result<(), String> {
+        if !self.seen.insert(self.digest(&world)) {
+            return Ok(());
         }
+        let moves = self.model.moves(&world);
+        if moves.is_empty() {
+            if !self.model.is_ended(&world) {
+                return Err("a guard waits for ever".to_owned());
+            }
+            self.explored.ends += 1;
+        }
+        self.explored.states += 1;
+        path.push(StateVisit { world, came_by, moves });
         Ok(())
     }
 }
@@ -101,14 +137,14 @@ impl Explorer {
 /// its last step.
 fn worlds_of(model: &mut Model, mut world: World, guard: usize) -> Vec<World> {
     let mut worlds = vec![world.clone()];
-    let mut made = Vec::new();
+    model.begin_trace();
     while model.next_step(&world, guard).is_some() {
         // A tick ends the lease of a guard that was killed before.
         if model.moves(&world).contains(&ModelMove::Tick) && world.guards[guard].tenure == 0 {
-            model.make_move(&mut world, ModelMove::Tick, &mut made).expect("a tick");
+            model.make_move(&mut world, ModelMove::Tick).expect("a tick");
         }
-        if let Err(violation) = model.step(&mut world, guard, &mut made) {
-            panic!("{violation}\n{}", made.join("\n"));
+        if let Err(violation) = model.step(&mut world, guard) {
+            panic!("{}", model.report(&violation));
         }
         worlds.push(world.clone());
     }
@@ -117,7 +153,7 @@ fn worlds_of(model: &mut Model, mut world: World, guard: usize) -> Vec<World> {
 
 fn killed(model: &mut Model, world: &World, guard: usize) -> World {
     let mut world = world.clone();
-    model.make_move(&mut world, ModelMove::Kill(guard), &mut Vec::new()).expect("a kill");
+    model.make_move(&mut world, ModelMove::Kill(guard)).expect("a kill");
     world
 }
 
@@ -251,7 +287,7 @@ fn fail_after_each_step(model: &mut Model, mut world: World, order: NameOrder) -
     loop {
         let step = model.next_step(&world, 0).expect("the tenure is not over");
         let before = world.storage.clone();
-        model.step(&mut world, 0, &mut Vec::new()).expect("no violation");
+        model.step(&mut world, 0).expect("no violation");
         record.record(&step, &before, &world.storage);
         for storage in record.found(&world.storage) {
             all += 1;
@@ -284,13 +320,13 @@ fn start_again(model: &mut Model, world: &World, found: Storage) {
     let saved = world.saved.clone();
     // Neither a rename nor a change in place is synced.
     world.saved.retain(|file, _| *file != "B" && *file != "C");
-    model.make_move(&mut world, ModelMove::Kill(0), &mut Vec::new()).expect("a kill");
+    model.make_move(&mut world, ModelMove::Kill(0)).expect("a kill");
     let granted = world.service.granted;
-    let mut made = Vec::new();
+    model.begin_trace();
     let mut is_begun = false;
     while world.service.granted == granted || world.guards[0].tenure > 0 {
-        if let Err(violation) = model.step(&mut world, 0, &mut made) {
-            panic!("{violation}\n{}", made.join("\n"));
+        if let Err(violation) = model.step(&mut world, 0) {
+            panic!("{}", model.report(&violation));
         }
         if world.opened > granted && !is_begun {
             is_begun = true;
@@ -335,9 +371,9 @@ fn a_power_failure_during_the_fence_leaves_a_whole_file() {
     let mut model = Model::new(setup);
     let mut world = model.start();
     while version_of(&world, "C") == Some(0) {
-        model.step(&mut world, 0, &mut Vec::new()).expect("no violation");
+        model.step(&mut world, 0).expect("no violation");
     }
-    model.make_move(&mut world, ModelMove::Kill(0), &mut Vec::new()).expect("a kill");
+    model.make_move(&mut world, ModelMove::Kill(0)).expect("a kill");
     let mut found = 0;
     // The write of the second tenure is not synced either.
     for order in [NameOrder::Any, NameOrder::Journal] {

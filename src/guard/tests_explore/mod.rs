@@ -197,6 +197,11 @@ fn a_replaced_server_keeps_the_guarantees() {
 /// Checks that the exploration finds a fault, and that it finds nothing without the fault.
 fn find(mutant: Mutant, setup: Setup) {
     explore_well(setup);
+    find_fault(mutant, setup);
+}
+
+/// Checks that the exploration finds a fault.
+fn find_fault(mutant: Mutant, setup: Setup) {
     let explored = explore(Setup { mutant: Some(mutant), ..setup });
     let violation = explored.violation;
     let violation = violation.unwrap_or_else(|| panic!("{mutant:?}: nothing found"));
@@ -255,5 +260,6 @@ fn a_replaced_foreign_version_is_found() {
 
 #[test]
 fn a_copy_beside_the_stages_is_found() {
-    find(Mutant::CopyBesideStages, Setup { scenario: Scenario::InPlace, ..SETUP });
+    // Without the fault, `files_changed_in_place_keep_the_guarantees` explores the same.
+    find_fault(Mutant::CopyBesideStages, Setup { scenario: Scenario::InPlace, ..SETUP });
 }

@@ -3,6 +3,7 @@
 
 use crate::guard::tests_explore::guard_program::{Answer, At, Step};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The number of a file or directory.
 pub(super) type Inode = u32;
@@ -46,7 +47,8 @@ fn names_of(node: Option<&StorageNode>) -> BTreeMap<String, Inode> {
 /// The files and directories of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Storage {
-    nodes: BTreeMap<Inode, StorageNode>,
+    /// Shared with the states that have the same: a state is cloned at each move.
+    nodes: BTreeMap<Inode, Arc<StorageNode>>,
     /// How many inodes each guard has made.
     made: [Inode; 2],
     /// The files that each guard has open.
@@ -76,11 +78,11 @@ impl Storage {
         let mut names = BTreeMap::new();
         for ((name, content), inode) in files.iter().zip(10..) {
             names.insert((*name).to_owned(), inode);
-            nodes.insert(inode, StorageNode::File(content.to_vec()));
+            nodes.insert(inode, Arc::new(StorageNode::File(content.to_vec())));
         }
-        nodes.insert(FOLDER, StorageNode::Dir(names));
-        nodes.insert(STAGES, StorageNode::Dir(BTreeMap::new()));
-        nodes.insert(LOST, StorageNode::Dir(BTreeMap::new()));
+        nodes.insert(FOLDER, Arc::new(StorageNode::Dir(names)));
+        nodes.insert(STAGES, Arc::new(StorageNode::Dir(BTreeMap::new())));
+        nodes.insert(LOST, Arc::new(StorageNode::Dir(BTreeMap::new())));
         let (changed, granted) = (BTreeMap::new(), 0);
         Self { nodes, made: [0; 2], open: BTreeSet::new(), changed, granted }
     }
@@ -94,7 +96,7 @@ impl Storage {
         match step {
             Step::MakeDir(at) => self.make(guard, at, StorageNode::Dir(BTreeMap::new())),
             Step::Symlink(at, target) => self.make(guard, at, StorageNode::Symlink(target.clone())),
-            Step::OpenDir(at) => self.find(at).and_then(|inode| match self.nodes[&inode] {
+            Step::OpenDir(at) => self.find(at).and_then(|inode| match *self.nodes[&inode] {
                 StorageNode::Dir(_) => Ok(Answer::Inode(inode)),
                 _ => Err(libc::ENOTDIR),
             }),
@@ -102,7 +104,7 @@ impl Storage {
             Step::Stat(at) => self.find(at).map(|inode| self.inspect(inode)),
             Step::StatFile(file) => Ok(self.inspect(*file)),
             Step::Exchange(one, other) => self.exchange(one, other),
-            Step::OpenFile(at) => self.find(at).and_then(|inode| match self.nodes[&inode] {
+            Step::OpenFile(at) => self.find(at).and_then(|inode| match *self.nodes[&inode] {
                 StorageNode::File(_) => {
                     self.open.insert((guard, inode));
                     Ok(Answer::Inode(inode))
@@ -110,7 +112,7 @@ impl Storage {
                 StorageNode::Dir(_) => Err(libc::EISDIR),
                 StorageNode::Symlink(_) => Err(libc::ELOOP),
             }),
-            Step::ReadSymlink(at) => self.find(at).and_then(|inode| match &self.nodes[&inode] {
+            Step::ReadSymlink(at) => self.find(at).and_then(|inode| match &*self.nodes[&inode] {
                 StorageNode::Symlink(target) => Ok(Answer::Text(target.clone())),
                 _ => Err(libc::EINVAL),
             }),
@@ -141,11 +143,11 @@ impl Storage {
                 Ok(Answer::Done)
             }
             Step::Rename { from, to, must_be_new } => self.rename(from, to, *must_be_new),
-            Step::RemoveFile(at) => match self.nodes[&self.find(at)?] {
+            Step::RemoveFile(at) => match *self.nodes[&self.find(at)?] {
                 StorageNode::Dir(_) => Err(libc::EISDIR),
                 _ => self.unlink(at),
             },
-            Step::RemoveDir(at) => match &self.nodes[&self.find(at)?] {
+            Step::RemoveDir(at) => match &*self.nodes[&self.find(at)?] {
                 StorageNode::Dir(names) if names.is_empty() => self.unlink(at),
                 StorageNode::Dir(_) => Err(libc::ENOTEMPTY),
                 _ => Err(libc::ENOTDIR),
@@ -162,7 +164,7 @@ impl Storage {
     }
 
     fn inspect(&self, inode: Inode) -> Answer {
-        let (is_dir, content) = match &self.nodes[&inode] {
+        let (is_dir, content) = match &*self.nodes[&inode] {
             StorageNode::Dir(_) => (true, Vec::new()),
             StorageNode::File(content) => (false, content.clone()),
             StorageNode::Symlink(_) => (false, Vec::new()),
@@ -182,7 +184,7 @@ impl Storage {
 
     /// Replaces a file of the folder by one that came past the guards.
     pub(super) fn plant(&mut self, name: &str, inode: Inode, content: &[u8]) {
-        self.nodes.insert(inode, StorageNode::File(content.to_vec()));
+        self.nodes.insert(inode, Arc::new(StorageNode::File(content.to_vec())));
         self.change(inode);
         let names = self.names_mut(FOLDER).expect("the folder is there");
         if let Some(replaced) = names.insert(name.to_owned(), inode) {
@@ -193,8 +195,8 @@ impl Storage {
     /// Whether a file with this content has a name.
     pub(super) fn has_content(&self, wanted: &[u8]) -> bool {
         let is_it =
-            |inode: &Inode| matches!(&self.nodes[inode], StorageNode::File(it) if it == wanted);
-        self.nodes.values().any(|node| match node {
+            |inode: &Inode| matches!(&*self.nodes[inode], StorageNode::File(it) if it == wanted);
+        self.nodes.values().any(|node| match &**node {
             StorageNode::Dir(names) => names.values().any(is_it),
             _ => false,
         })
@@ -202,10 +204,10 @@ impl Storage {
 
     fn rename(&mut self, from: &At, to: &At, must_be_new: bool) -> Effect {
         let inode = self.find(from)?;
-        let is_dir = matches!(self.nodes[&inode], StorageNode::Dir(_));
+        let is_dir = matches!(*self.nodes[&inode], StorageNode::Dir(_));
         self.names_mut(to.dir)?;
         if let Ok(there) = self.find(to) {
-            match &self.nodes[&there] {
+            match &*self.nodes[&there] {
                 _ if must_be_new => return Err(libc::EEXIST),
                 _ if there == inode => return Ok(Answer::Done),
                 StorageNode::Dir(_) if !is_dir => return Err(libc::EISDIR),
@@ -227,7 +229,7 @@ impl Storage {
     /// Removes the name of a directory that stays usable for a guard that has it open: the effect
     /// of a fence that does not remove it.
     pub(super) fn hide(&mut self, at: &At) -> Answer {
-        match &self.find(at).map(|inode| &self.nodes[&inode]) {
+        match &self.find(at).map(|inode| &*self.nodes[&inode]) {
             Ok(StorageNode::Dir(names)) if names.is_empty() => {
                 let names = self.names_mut(at.dir).expect("found");
                 names.remove(&at.name);
@@ -244,7 +246,7 @@ impl Storage {
         let mut renamed = Vec::new();
         let all: BTreeSet<_> = self.nodes.keys().chain(before.nodes.keys()).copied().collect();
         for inode in all {
-            let (old, new) = (before.nodes.get(&inode), self.nodes.get(&inode));
+            let (old, new) = (before.node(inode), self.node(inode));
             if let Some(StorageNode::File(content)) = new
                 && old != new
             {
@@ -267,7 +269,7 @@ impl Storage {
     pub(super) fn redo(&mut self, change: &StorageChange) {
         match change {
             StorageChange::Content(file, content) => {
-                self.nodes.insert(*file, StorageNode::File(content.clone()));
+                self.nodes.insert(*file, Arc::new(StorageNode::File(content.clone())));
                 self.change(*file);
             }
             StorageChange::Names(names) => {
@@ -277,7 +279,7 @@ impl Storage {
                 }
                 for (at, named) in names {
                     if let Some((inode, empty)) = named {
-                        self.nodes.entry(*inode).or_insert_with(|| empty.clone());
+                        self.nodes.entry(*inode).or_insert_with(|| Arc::new(empty.clone()));
                     }
                     match (self.names_mut(at.dir), named) {
                         (Ok(dir), Some((inode, _))) => dir.insert(at.name.clone(), *inode),
@@ -320,10 +322,10 @@ impl Storage {
 
     /// Returns the names in a directory, and for each its inode and content.
     pub(super) fn files_in(&self, dir: Inode) -> BTreeMap<&str, (Inode, &[u8])> {
-        let Some(StorageNode::Dir(names)) = self.nodes.get(&dir) else { return BTreeMap::new() };
+        let Some(StorageNode::Dir(names)) = self.node(dir) else { return BTreeMap::new() };
         let mut files = BTreeMap::new();
         for (name, inode) in names {
-            if let StorageNode::File(content) = &self.nodes[inode] {
+            if let StorageNode::File(content) = &*self.nodes[inode] {
                 files.insert(name.as_str(), (*inode, &content[..]));
             }
         }
@@ -332,20 +334,33 @@ impl Storage {
 
     /// Returns the names in a directory.
     pub(super) fn names_in(&self, dir: Inode) -> Vec<&str> {
-        match self.nodes.get(&dir) {
+        match self.node(dir) {
             Some(StorageNode::Dir(names)) => names.keys().map(String::as_str).collect(),
             _ => Vec::new(),
         }
     }
 
     fn entries(&self, dir: Inode) -> Vec<(String, bool)> {
-        let Some(StorageNode::Dir(names)) = self.nodes.get(&dir) else { return Vec::new() };
-        let is_dir = |inode| matches!(self.nodes[inode], StorageNode::Dir(_));
+        let Some(StorageNode::Dir(names)) = self.node(dir) else { return Vec::new() };
+        let is_dir = |inode| matches!(*self.nodes[inode], StorageNode::Dir(_));
         names.iter().map(|(name, inode)| (name.clone(), is_dir(inode))).collect()
     }
 
+    fn node(&self, inode: Inode) -> Option<&StorageNode> {
+        self.nodes.get(&inode).map(|node| &**node)
+    }
+
+    fn node_mut(&mut self, inode: Inode) -> Option<&mut StorageNode> {
+        self.nodes.get_mut(&inode).map(Arc::make_mut)
+    }
+
+    /// Whether an earlier state had other files, names or contents.
+    pub(super) fn has_other_files(&self, before: &Self) -> bool {
+        self.nodes != before.nodes
+    }
+
     fn content_mut(&mut self, file: Inode) -> &mut Vec<u8> {
-        match self.nodes.get_mut(&file) {
+        match self.node_mut(file) {
             Some(StorageNode::File(content)) => content,
             other => panic!("{file} is an open file, not {other:?}"),
         }
@@ -353,14 +368,14 @@ impl Storage {
 
     /// Returns the names in a directory; ENOENT if it was removed.
     fn names_mut(&mut self, dir: Inode) -> Result<&mut BTreeMap<String, Inode>, i32> {
-        match self.nodes.get_mut(&dir) {
+        match self.node_mut(dir) {
             Some(StorageNode::Dir(names)) => Ok(names),
             _ => Err(libc::ENOENT),
         }
     }
 
     fn find(&self, at: &At) -> Result<Inode, i32> {
-        match self.nodes.get(&at.dir) {
+        match self.node(at.dir) {
             Some(StorageNode::Dir(names)) => names.get(&at.name).copied().ok_or(libc::ENOENT),
             _ => Err(libc::ENOENT),
         }
@@ -370,7 +385,7 @@ impl Storage {
         self.made[guard] += 1;
         let first = MADE_BY_GUARD * (1 + Inode::try_from(guard).expect("two guards"));
         let inode = first + self.made[guard];
-        self.nodes.insert(inode, node);
+        self.nodes.insert(inode, Arc::new(node));
         self.change(inode);
         inode
     }
@@ -393,7 +408,7 @@ impl Storage {
     }
 
     fn is_named(&self, inode: Inode) -> bool {
-        let names = |node: &StorageNode| match node {
+        let names = |node: &Arc<StorageNode>| match &**node {
             StorageNode::Dir(names) => names.values().any(|named| *named == inode),
             _ => false,
         };

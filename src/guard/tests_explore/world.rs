@@ -72,11 +72,29 @@ pub(super) enum ModelMove {
 pub(super) struct Model {
     setup: Setup,
     histories: Histories,
+    /// What was done, for the report of a violation; `None` while nobody asks for it.
+    trace: Option<Vec<String>>,
 }
 
 impl Model {
     pub(super) fn new(setup: Setup) -> Self {
-        Self { setup, histories: Histories::new(setup) }
+        Self { setup, histories: Histories::new(setup), trace: None }
+    }
+
+    /// Records from now on what is done.
+    pub(super) fn begin_trace(&mut self) {
+        self.trace = Some(Vec::new());
+    }
+
+    /// Returns a violation with all that was done since the trace began.
+    pub(super) fn report(&self, violation: &str) -> String {
+        format!("{violation}\n{}", self.trace.as_deref().unwrap_or_default().join("\n"))
+    }
+
+    fn note(&mut self, what: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(what());
+        }
     }
 
     /// Returns the world in which both guards wait for the first tenure.
@@ -97,7 +115,7 @@ impl Model {
             stops: 0,
         };
         for guard in [0, 1] {
-            self.run_private(&mut world, guard, &mut Vec::new()).expect("no change of the folder");
+            self.run_private(&mut world, guard).expect("no change of the folder");
         }
         world
     }
@@ -154,41 +172,35 @@ impl Model {
         self.histories.next_step(world.guards[guard].history)
     }
 
-    /// Makes a move, and adds what was done to `made`.
-    pub(super) fn make_move(
-        &mut self,
-        world: &mut World,
-        next: ModelMove,
-        made: &mut Vec<String>,
-    ) -> Result<(), String> {
+    pub(super) fn make_move(&mut self, world: &mut World, next: ModelMove) -> Result<(), String> {
         match next {
             ModelMove::Tick => {
-                made.push("clock: one tick".to_owned());
+                self.note(|| "clock: one tick".to_owned());
                 world.stops += u8::from(is_holder_alive(world));
                 world.now += 1;
                 for guard in [0, 1] {
-                    self.run_private(world, guard, made)?;
+                    self.run_private(world, guard)?;
                 }
                 Ok(())
             }
             ModelMove::Kill(guard) => {
-                made.push(format!("guard {guard} is killed"));
+                self.note(|| format!("guard {guard} is killed"));
                 world.kills += 1;
                 world.storage.close_all(guard);
                 world.guards[guard] = GuardProcess { history: RESTART, tenure: 0, until: 0 };
-                self.run_private(world, guard, made)
+                self.run_private(world, guard)
             }
             ModelMove::Plant(name) => {
-                made.push(format!("a foreign version of {name} comes"));
+                self.note(|| format!("a foreign version of {name} comes"));
                 world.planted = Some(world.service.granted);
                 world.saved.clear();
                 world.storage.plant(name, PLANTED, FOREIGN);
                 Ok(())
             }
             ModelMove::Step(guard) => {
-                self.step(world, guard, made)?;
+                self.step(world, guard)?;
                 for guard in [0, 1] {
-                    self.run_private(world, guard, made)?;
+                    self.run_private(world, guard)?;
                 }
                 Ok(())
             }
@@ -197,12 +209,7 @@ impl Model {
 
     /// Does the steps of a guard that no other process can tell from later ones. This leaves out
     /// interleavings that differ in nothing.
-    fn run_private(
-        &mut self,
-        world: &mut World,
-        guard: usize,
-        made: &mut Vec<String>,
-    ) -> Result<(), String> {
+    fn run_private(&mut self, world: &mut World, guard: usize) -> Result<(), String> {
         loop {
             let process = &world.guards[guard];
             let Some(step) = self.next_step(world, guard) else { return Ok(()) };
@@ -226,26 +233,19 @@ impl Model {
             if !is_private {
                 return Ok(());
             }
-            self.step(world, guard, made)?;
+            self.step(world, guard)?;
         }
     }
 
-    pub(super) fn step(
-        &mut self,
-        world: &mut World,
-        guard: usize,
-        made: &mut Vec<String>,
-    ) -> Result<(), String> {
+    pub(super) fn step(&mut self, world: &mut World, guard: usize) -> Result<(), String> {
         let history = world.guards[guard].history;
         let step = self.histories.next_step(history).expect("the guard has a step");
         if self.histories.length(history) > STEPS_OF_A_GUARD {
             return Err(format!("guard {guard} never ends"));
         }
         let answer = self.apply(world, guard, &step)?;
-        made.push(format!(
-            "guard {guard} (tenure {}): {step:?} -> {answer:?}",
-            world.guards[guard].tenure
-        ));
+        let tenure = world.guards[guard].tenure;
+        self.note(|| format!("guard {guard} (tenure {tenure}): {step:?} -> {answer:?}"));
         let is_over = *step == Step::Report(Report::Ended) && !self.setup.is_daemon_kept;
         world.guards[guard].history =
             if is_over { START } else { self.histories.extended(history, answer) };
@@ -272,8 +272,8 @@ impl Model {
             }
             Step::Report(report) => check_report(world, guard, report).map(|()| Answer::Done),
             step => {
-                let before = folder(&world.storage);
-                let had_foreign = world.storage.has_content(FOREIGN);
+                let before = world.storage.clone();
+                let had_foreign = world.planted.is_some() && before.has_content(FOREIGN);
                 let answer = self.file_step(&mut world.storage, guard, step);
                 if had_foreign
                     && !world.storage.has_content(FOREIGN)
@@ -281,9 +281,11 @@ impl Model {
                 {
                     return Err("the foreign version is gone".to_owned());
                 }
-                let after = folder(&world.storage);
-                if before != after {
-                    check_change(world, process.tenure, &before, &after)?;
+                if world.storage.has_other_files(&before) {
+                    let (before, after) = (folder(&before), folder(&world.storage));
+                    if before != after {
+                        check_change(world, process.tenure, &before, &after)?;
+                    }
                 }
                 if let (Step::MakeDir(at), Answer::Inode(_)) = (step, &answer)
                     && at.dir == STAGES
