@@ -17,7 +17,7 @@ use crate::service::event_log::EventWatch;
 use crate::service::paging::StaleReads;
 use crate::service::{
     About, BackendStatus, CacheableView, Call, Children, Contact, List, ListPage, ListedNames,
-    LockService, RemoteStatus, Retry, SessionOwner, Unavailable,
+    LockService, ParentCheck, RemoteStatus, Retry, SessionOwner, Unavailable, submit_in_steps,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use common::task::pending;
@@ -230,6 +230,14 @@ impl LockService for Remote {
                 None => hub.submit(command, retry).await,
             }
         })
+    }
+
+    fn submit_checked(
+        self: Arc<Self>,
+        command: Command,
+        check: Option<ParentCheck>,
+    ) -> Call<Answer> {
+        submit_in_steps(self, command, check)
     }
 
     fn view(&self, name: &LockName, retry: Retry) -> Call<CacheableView> {

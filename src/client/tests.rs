@@ -23,7 +23,7 @@ use crate::service::local::Local;
 use crate::service::paging::StaleReads;
 use crate::service::{
     About, BackendStatus, CacheableView, Call, Children, Contact, List, ListPage, ListedNames,
-    LockService, Retry, SessionOwner, Unavailable,
+    LockService, ParentCheck, Retry, SessionOwner, Unavailable, submit_in_steps,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use futures_util::FutureExt as _;
@@ -617,6 +617,14 @@ struct WithEngineId(Arc<Local>, u64);
 impl LockService for WithEngineId {
     fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
         self.0.submit(command, retry)
+    }
+
+    fn submit_checked(
+        self: Arc<Self>,
+        command: Command,
+        check: Option<ParentCheck>,
+    ) -> Call<Answer> {
+        submit_in_steps(self, command, check)
     }
 
     fn view(&self, name: &LockName, retry: Retry) -> Call<CacheableView> {

@@ -272,7 +272,7 @@ mod tests {
                     holders.iter().all(is_own).then_some(()).ok_or_else(|| "closed".into())
                 }
             });
-            let call = locks.submit_checked(ask, check);
+            let call = locks.clone().submit_checked(ask.into(), check);
             // The two views before the request were sent when it was made, and arrive now.
             assert!(service.arrives() && service.arrives());
             done(&service.engine, Op::Acquire(acquire("top", "b")));

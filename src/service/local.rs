@@ -252,8 +252,12 @@ impl LockService for Local {
         }
     }
 
-    fn submit_if(&self, check: &ParentCheck, command: &Command) -> Option<Call<Answer>> {
-        Some(Call::answered(self.shared.submit(command, Some(check))))
+    fn submit_checked(
+        self: Arc<Self>,
+        command: Command,
+        check: Option<ParentCheck>,
+    ) -> Call<Answer> {
+        Call::answered(self.shared.submit(&command, check.as_ref()))
     }
 
     fn limit(&self, admission: Admission) {

@@ -33,11 +33,15 @@ pub enum Retry {
 pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     /// Decides a command.
     fn submit(&self, command: Command, retry: Retry) -> Call<Answer>;
-    /// Decides a command in the same step in which `check` is evaluated. `None` if the engine is
-    /// remote, so that the condition can only be checked before and after the command.
-    fn submit_if(&self, _check: &ParentCheck, _command: &Command) -> Option<Call<Answer>> {
-        None
-    }
+    /// Decides a command if `check` permits it, or without a condition if `check` is `None`: in one
+    /// step where the engine is in this process, else by [`submit_in_steps`].
+    ///
+    /// [`submit_in_steps`]: super::parent_check::submit_in_steps
+    fn submit_checked(
+        self: Arc<Self>,
+        command: Command,
+        check: Option<ParentCheck>,
+    ) -> Call<Answer>;
     /// Lets further commands add to the engine only if `admission` admits them. If the engine is
     /// remote, its server decides that.
     fn limit(&self, admission: Admission) {

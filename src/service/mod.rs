@@ -39,7 +39,7 @@ pub(crate) use crate::service::backend_status::TOLERATED_SKEW;
 pub use crate::service::backend_status::{RemoteStatus, RttSample};
 pub(crate) use crate::service::event_log::EventPlaces;
 pub use crate::service::event_log::{EventPlace, EventStart};
-pub use crate::service::parent_check::ParentCheck;
+pub use crate::service::parent_check::{ParentCheck, submit_in_steps};
 pub use crate::service::unavailable::{RequestError, Unavailable};
 pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
 pub use call::{Call, Replier};

@@ -109,22 +109,6 @@ fn nearest(views: &[LockView]) -> Vec<Lease> {
 }
 
 impl dyn LockService {
-    /// Decides a command if `check` permits it, or without a condition if `check` is `None`.
-    ///
-    /// The local backend checks and decides in one step. With any other backend the condition is
-    /// checked before and after the command: if another client took a lock above in between, the
-    /// lock that was acquired is released again, and the answer is a denial.
-    pub fn submit_checked(
-        self: &Arc<Self>,
-        command: impl Into<Command>,
-        check: Option<ParentCheck>,
-    ) -> Call<Answer> {
-        let command = command.into();
-        let Some(check) = check else { return self.submit(command, Retry::Never) };
-        self.submit_if(&check, &command)
-            .unwrap_or_else(|| Call::of_steps(submit_elsewhere(Arc::clone(self), command, check)))
-    }
-
     /// Returns an error unless the client in `check` may now create the name in `check` below
     /// another lock.
     pub async fn check_parent(&self, check: &ParentCheck) -> Result<(), Unavailable> {
@@ -151,9 +135,21 @@ impl dyn LockService {
     }
 }
 
-/// Submits a command that creates a name below another lock to a backend that cannot check the
-/// permission in the step that decides the command. The permission is checked before the command is
-/// submitted, and again after a lock was granted.
+/// Submits a command to a backend that cannot evaluate `check` in the step that decides the
+/// command: the permission is checked before the command is submitted, and again after a lock was
+/// granted. If another client took a lock above in between, the lock that was acquired is released
+/// again, and the answer is a denial.
+pub fn submit_in_steps(
+    service: Arc<dyn LockService>,
+    command: Command,
+    check: Option<ParentCheck>,
+) -> Call<Answer> {
+    match check {
+        None => service.submit(command, Retry::Never),
+        Some(check) => Call::of_steps(submit_elsewhere(service, command, check)),
+    }
+}
+
 async fn submit_elsewhere(
     service: Arc<dyn LockService>,
     command: Command,
@@ -244,7 +240,7 @@ mod tests {
 
     fn submit(locks: &Arc<dyn LockService>, op: Op) -> Result<Answer, Unavailable> {
         let check = closed(&op);
-        locks.submit_checked(op, check).wait()
+        locks.clone().submit_checked(op.into(), check).wait()
     }
 
     fn granted(answer: Result<Answer, Unavailable>) -> Tenure {

@@ -124,7 +124,7 @@ impl QueueWaits {
     ) -> Call<Result<Entered, Refusal>> {
         let (waits, op) = (Arc::clone(self), Op::Acquire(ask.clone()));
         let mut before = self.locks.subscribe(None);
-        let asked = self.locks.submit_checked(op, check);
+        let asked = Arc::clone(&self.locks).submit_checked(op.into(), check);
         // If the caller has gone when the answer comes, the guard of the place is dropped.
         Call::of_steps(async move {
             Ok(asked.await?.map(|outcome| match outcome {

@@ -4,6 +4,14 @@
 /// field `engine` is a local backend. It stands within the `impl` block.
 macro_rules! forward_to_engine {
     () => {
+        fn submit_checked(
+            self: std::sync::Arc<Self>,
+            command: $crate::engine::Command,
+            check: Option<$crate::service::ParentCheck>,
+        ) -> $crate::service::Call<$crate::engine::Answer> {
+            $crate::service::submit_in_steps(self, command, check)
+        }
+
         fn list(
             &self,
             names: $crate::service::ListedNames,

@@ -349,7 +349,7 @@ fn token(answer: Result<Answer, Unavailable>) -> u64 {
 /// between them.
 #[test]
 fn condition_and_grant_are_one_step() {
-    assert!(is_older(|locks, op, check| locks.submit_checked(op, check).wait()));
+    assert!(is_older(|locks, op, check| locks.clone().submit_checked(op.into(), check).wait()));
     assert!(!is_older(|locks, op, check| {
         let check = check.expect("it lies below another");
         let allowed = locks.check_parent(&check).now_or_never().expect("answered at once");

@@ -239,7 +239,7 @@ impl ControlHost for CtlHost<'_> {
 
     async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
         let check = self.mount.parents.check_of(self.caller, &op);
-        self.mount.nodes.service.submit_checked(op, check).outcome().await
+        self.mount.nodes.service.clone().submit_checked(op.into(), check).outcome().await
     }
 
     async fn view(&self, name: &LockName) -> Result<LockView, Unavailable> {

@@ -64,7 +64,7 @@ pub(crate) async fn symlink(
 async fn make(mount: &Mount, caller: &Caller, act: Act, new: NewLock) -> Result<NodeEntry, Errno> {
     let (op, process) = acquire(mount, caller, &new);
     let check = mount.parents.check_of(caller, &op);
-    let made = mount.nodes.service.submit_checked(op, check).outcome().await;
+    let made = mount.nodes.service.clone().submit_checked(op.into(), check).outcome().await;
     let failed = |failure| mount.nodes.refusals.failed(caller, act, Some(&new.name), failure);
     match made.map_err(failed)? {
         Outcome::Granted(tenure) => Ok(granted(mount, caller, &new, &tenure, process.as_ref())),
@@ -177,7 +177,7 @@ async fn create_free(
     let new = NewLock { name: name.clone(), hold, attrs, text: None };
     let (op, process) = acquire(mount, caller, &new);
     let check = mount.parents.check_of(caller, &op);
-    match mount.nodes.service.submit_checked(op, check).outcome().await {
+    match mount.nodes.service.clone().submit_checked(op.into(), check).outcome().await {
         Ok(Outcome::Granted(tenure)) => {
             let token = tenure.token;
             let entry = granted(mount, caller, &new, &tenure, process.as_ref());

@@ -82,7 +82,7 @@ async fn link_to(
         ..Acquire::new(name.clone(), caller.client.clone(), term)
     });
     let check = mount.parents.check_of(caller, &op);
-    let made = mount.nodes.service.submit_checked(op, check).outcome().await;
+    let made = mount.nodes.service.clone().submit_checked(op.into(), check).outcome().await;
     let failed = |failure| mount.nodes.refusals.failed(caller, Act::Link, Some(&name), failure);
     let outcome = made.map_err(failed)?;
     let Outcome::Granted(tenure) = outcome else { return Err(Errno::EEXIST) };

@@ -195,7 +195,7 @@ async fn carry(
     let (from, token) = (key.name.clone(), key.token);
     let op = Op::Move(Move { from: key, to: to.clone(), over });
     let check = mount.parents.check_of(caller, &op);
-    let moved = mount.nodes.service.submit_checked(op, check).outcome().await;
+    let moved = mount.nodes.service.clone().submit_checked(op.into(), check).outcome().await;
     let failed = |failure| mount.nodes.refusals.failed(caller, act, Some(&from), failure);
     match moved.map_err(failed)? {
         Outcome::Moved(tenure) => {

@@ -191,7 +191,7 @@ impl LockSession {
                 let is_one_step = self.service().answers_at_once();
                 let check = is_one_step.then(|| self.parts.parents.check_of_open(&ask)).flatten();
                 let own = Arc::clone(self);
-                let asked = self.service().submit_checked(Op::Acquire(*ask), check);
+                let asked = self.service().clone().submit_checked(Op::Acquire(*ask).into(), check);
                 spawn(async move {
                     let answer = asked.await.map_err(RequestError::Unavailable);
                     own.settle(cookie, ino, of, answer);

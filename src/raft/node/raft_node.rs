@@ -27,8 +27,9 @@ use crate::service::local;
 use crate::service::paging::StaleReads;
 use crate::service::{
     About, AdminAction, Admission, AuditEntry, BackendKind, BackendStatus, CacheableView, Call,
-    Children, Contact, EventPlace, EventStart, List, ListPage, ListedNames, LockService, Retry,
-    SESSION_LEASES_SHOWN_MAX, Unavailable, page_of_children, page_of_leases, page_of_locks,
+    Children, Contact, EventPlace, EventStart, List, ListPage, ListedNames, LockService,
+    ParentCheck, Retry, SESSION_LEASES_SHOWN_MAX, Unavailable, page_of_children, page_of_leases,
+    page_of_locks, submit_in_steps,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -214,6 +215,14 @@ impl LockService for RaftNode {
 
     fn limit(&self, admission: Admission) {
         self.admissions.lock().push(admission);
+    }
+
+    fn submit_checked(
+        self: Arc<Self>,
+        command: Command,
+        check: Option<ParentCheck>,
+    ) -> Call<Answer> {
+        submit_in_steps(self, command, check)
     }
 
     fn view(&self, name: &LockName, _: Retry) -> Call<CacheableView> {

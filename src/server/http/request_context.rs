@@ -246,7 +246,8 @@ impl RequestContext {
         }
         let check = parent_check(&self.grant, &op);
         let command = Command::from(op).with_request(request);
-        let answer = self.app.locks.submit_checked(command, check).keeping(pending).await?;
+        let answer =
+            Arc::clone(&self.app.locks).submit_checked(command, check).keeping(pending).await?;
         answer.map_err(|refusal| self.problem_of(refusal))
     }
 

@@ -362,7 +362,7 @@ impl BatchServerState {
             return Call::answered(Err(Unavailable::Denied { why: ENDLESS.into() }));
         }
         let subject = CommandSubject::of(&command.op);
-        self.locks.submit_checked(command, check).map(move |answer| {
+        Arc::clone(&self.locks).submit_checked(command, check).map(move |answer| {
             if let (Some(subject), Err(refusal)) = (&subject, &answer) {
                 subject.refused(refusal);
             }
