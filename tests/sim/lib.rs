@@ -24,20 +24,22 @@
 //!   all of it.
 //! - `clients` request locks, and `checks` records what happens and checks it.
 //! - `planted_bugs` are bugs that the simulator must find, and `faults` what goes wrong.
-//! - `simulation` is one run, and `session_hour` one with very many sessions.
+//! - `simulation` is one run.
+//!
+//! Its tests stand in `tests.rs` and `session_hour.rs`: a program of their own, so that this
+//! library is compiled once. For them some modules are public.
 
-mod checks;
-mod planted_bugs;
-mod machines;
-mod world;
+#[doc(hidden)]
+pub mod checks;
+#[doc(hidden)]
+pub mod planted_bugs;
+#[doc(hidden)]
+pub mod machines;
+#[doc(hidden)]
+pub mod world;
 mod clients;
 mod faults;
 mod simulation;
 
 pub use crate::checks::recorder::CoveragePoint;
 pub use simulation::{SimOptions, SimReport, run};
-
-#[cfg(test)]
-mod session_hour;
-#[cfg(test)]
-mod tests;

@@ -1,20 +1,12 @@
 //! Bugs that the tests plant into a simulated cluster, to prove that the checks find them.
-//!
-//! Outside the tests [`planted`] is a constant `false`, so that the compiler removes the code of
-//! all planted bugs from the binary.
 
-use latchfs::engine::Engine;
-#[cfg(test)]
-use latchfs::engine::{Annotate, Command, Handover, Op, Phase, Release};
-#[cfg(test)]
+use latchfs::engine::{Annotate, Command, Engine, Handover, Op, Phase, Release};
 use latchfs::time::Time;
-#[cfg(test)]
-pub(super) use switch::{planted, with_bug};
+use std::cell::Cell;
 
 /// A deliberate bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code))]
-pub(super) enum PlantedBug {
+pub enum PlantedBug {
     /// A sync reports success without syncing anything.
     SyncSkipped,
     /// A crash loses the vote.
@@ -70,23 +62,15 @@ pub(super) enum PlantedBug {
     DeadlineFromReply,
 }
 
-/// Returns a copy of the engine without a bug: bugs are planted in tests only.
-#[cfg(not(test))]
-pub(super) fn forgetful(engine: &Engine) -> Engine {
-    engine.clone()
-}
-
 /// Returns a copy of the engine without the answers that it stores for repeated requests.
-#[cfg(test)]
-pub(super) fn forgetful(engine: &Engine) -> Engine {
+pub fn forgetful(engine: &Engine) -> Engine {
     let mut engine = engine.clone();
     engine.forget_replies();
     engine
 }
 
 /// Returns a command as a state machine with a planted bug would apply it to `engine` at `at`.
-#[cfg(test)]
-pub(super) fn distorted(command: &Command, engine: &Engine, at: Time) -> Command {
+pub fn distorted(command: &Command, engine: &Engine, at: Time) -> Command {
     let mut command = command.clone();
     if planted(PlantedBug::RequestIdsDropped) {
         command.request = None;
@@ -123,35 +107,29 @@ pub(super) fn distorted(command: &Command, engine: &Engine, at: Time) -> Command
     command
 }
 
-/// Whether the tests have planted this bug.
-#[cfg(not(test))]
-pub(super) const fn planted(_: PlantedBug) -> bool {
-    false
+thread_local! {
+    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
 }
 
-#[cfg(test)]
-mod switch {
-    use super::PlantedBug;
-    use std::cell::Cell;
-
-    thread_local! {
-        static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
-    }
-
-    /// Runs `body` with `bug` in the simulations of this thread.
-    pub(crate) fn with_bug<T>(bug: PlantedBug, body: impl FnOnce() -> T) -> T {
-        struct BugGuard;
-        impl Drop for BugGuard {
-            fn drop(&mut self) {
-                PLANTED.set(None);
-            }
+/// Runs `body` with `bug` in the simulations of this thread.
+pub fn with_bug<T>(bug: PlantedBug, body: impl FnOnce() -> T) -> T {
+    struct BugGuard;
+    impl Drop for BugGuard {
+        fn drop(&mut self) {
+            PLANTED.set(None);
         }
-        PLANTED.set(Some(bug));
-        let _uproot = BugGuard;
-        body()
     }
+    PLANTED.set(Some(bug));
+    let _uproot = BugGuard;
+    body()
+}
 
-    pub(crate) fn planted(bug: PlantedBug) -> bool {
-        PLANTED.get() == Some(bug)
-    }
+/// Whether a test has planted this bug.
+pub fn planted(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether a test has planted a bug.
+pub fn is_any_planted() -> bool {
+    PLANTED.get().is_some()
 }

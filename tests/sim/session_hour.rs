@@ -1,12 +1,12 @@
 //! Simulates one hour of 100,000 sessions with five changes of the leader: no session expires while
 //! its client sends keep-alives, and a session without keep-alives expires on time.
 
-use crate::machines::virtual_environment::SeededRandom;
 use latchfs::engine::{
     ClientId, Command, Engine, Event, EventKind, Grace, Op, OpenSession, Outcome, SessionId, Ttl,
 };
 use latchfs::raft::write::engine_clock::EngineClock;
 use latchfs::time::{Span, Time};
+use sim::machines::virtual_environment::SeededRandom;
 
 const SESSIONS: u64 = 100_000;
 const TTL: Span = Span::from_secs(180);

@@ -2,12 +2,52 @@
 //! other planted bug is expected to cause, and the same seed without the bug must give no
 //! violation.
 
-use super::SimOptions;
-use super::planted_bugs::{PlantedBug, with_bug};
-use super::run;
+mod session_hour;
+
 use latchfs::time::Span;
+use openraft::type_config::AsyncRuntime;
+use openraft_rt_sim::SimRuntime;
+use sim::checks::recorder::Record;
+use sim::machines::virtual_environment::{SeededRandom, sleep};
+use sim::machines::virtual_links::NetworkFaults;
+use sim::planted_bugs::{PlantedBug, with_bug};
+use sim::world::SimWorld;
+use sim::{SimOptions, run};
 use std::panic::catch_unwind;
+use std::sync::Arc;
 use testing::client_history::{SafetyProperty, Violation};
+
+/// Nodes whose messages take up to 40 ms, so that an answer to a heartbeat can be later than
+/// the next heartbeat, never take the contact with their majority for lost. A node that is cut
+/// off does so, and not any more when it is back.
+#[test]
+fn slow_network_is_no_lost_majority() {
+    const SLOW: NetworkFaults = NetworkFaults { loss: 0, doubled: 0, late_ms: 40 };
+    let is_lost = |world: &Arc<SimWorld>| {
+        let hosts = world.nodes().into_iter().filter_map(|id| world.host(id));
+        hosts.map(|host| host.requests.is_lost()).collect::<Vec<_>>()
+    };
+    SimRuntime::with_seed(1).block_on(async move {
+        let world = SimWorld::new(&SeededRandom::new(1), 3, Record::new(false));
+        for id in world.nodes() {
+            world.start(id).await;
+        }
+        world.net.set_weather(NetworkFaults::MENDED);
+        world.host(1).expect("it runs").initialize(&world.nodes()).await;
+        sleep(Span::from_secs(5)).await;
+        world.net.set_weather(SLOW);
+        for _ in 0..600 {
+            sleep(Span::from_millis(100)).await;
+            assert_eq!(is_lost(&world), [false; 3]);
+        }
+        world.net.cut([(1, 2), (2, 1), (1, 3), (3, 1)]);
+        sleep(Span::from_secs(10)).await;
+        assert_eq!(is_lost(&world), [true, false, false]);
+        world.net.mend(SLOW);
+        sleep(Span::from_secs(10)).await;
+        assert_eq!(is_lost(&world), [false; 3]);
+    });
+}
 
 /// How many seeds a test tries to find a bug. A test that would need more begins near a seed that
 /// is known to find it.

@@ -11,29 +11,29 @@ use testing::promises::UNKNOWN_FOR;
 
 /// A handover that a client has sent. Its text is unique, and shared with late copies of it.
 #[derive(Debug, Clone)]
-pub(crate) struct SentHandover {
+pub struct SentHandover {
     /// The number of the name.
-    pub(crate) name: usize,
-    pub(crate) who: Who,
-    pub(crate) token: Token,
-    pub(crate) counter: u64,
-    pub(crate) sent: Time,
+    pub name: usize,
+    pub who: Who,
+    pub token: Token,
+    pub counter: u64,
+    pub sent: Time,
     /// When the client learned that it was set.
-    pub(crate) confirmed: Option<Time>,
+    pub confirmed: Option<Time>,
 }
 
 /// A request that ends tenures.
 #[derive(Debug, Clone)]
-pub(crate) struct EndRequest {
-    pub(crate) kind: EndKind,
-    pub(crate) sent: Time,
+pub struct EndRequest {
+    pub kind: EndKind,
+    pub sent: Time,
     /// When the client learned that the request was carried out. `None`: the outcome is unknown.
-    pub(crate) done: Option<Time>,
+    pub done: Option<Time>,
 }
 
 /// The tenures that a request ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EndKind {
+pub enum EndKind {
     /// A release of the tenure with this token.
     Release(Token),
     /// The end of a session, and of all tenures that depend on it.
@@ -44,37 +44,37 @@ pub(crate) enum EndKind {
 
 /// The last handover, as a grant reported it.
 #[derive(Debug)]
-pub(crate) struct ReportedPrevious {
-    pub(crate) name: usize,
+pub struct ReportedPrevious {
+    pub name: usize,
     /// The token of the grant.
-    pub(crate) token: Token,
-    pub(crate) asked: Time,
-    pub(crate) answered: Time,
+    pub token: Token,
+    pub asked: Time,
+    pub answered: Time,
     /// The session on which the tenure of the grant depends.
-    pub(crate) session: Option<SessionId>,
+    pub session: Option<SessionId>,
     /// The earliest time at which that tenure may expire.
-    pub(crate) lasts_until: Time,
-    pub(crate) last: Option<LastHandover>,
+    pub lasts_until: Time,
+    pub last: Option<LastHandover>,
 }
 
 /// The restore of a lost cluster from a backup.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Restore {
+pub struct Restore {
     /// When the backup was requested: it has all that was acknowledged before.
-    pub(crate) backup_at: Time,
+    pub backup_at: Time,
     /// The first token of the restored cluster.
-    pub(crate) tokens_from: Token,
+    pub tokens_from: Token,
 }
 
 /// All handovers of a simulation, and what the grants reported of them.
 #[derive(Debug, Default)]
-pub(crate) struct HandoverHistory {
+pub struct HandoverHistory {
     /// The handovers by their text.
-    pub(crate) sent: BTreeMap<Arc<str>, SentHandover>,
+    pub sent: BTreeMap<Arc<str>, SentHandover>,
     /// All requests that end tenures.
-    pub(crate) ends: Vec<EndRequest>,
-    pub(crate) reports: Vec<ReportedPrevious>,
-    pub(crate) restore: Option<Restore>,
+    pub ends: Vec<EndRequest>,
+    pub reports: Vec<ReportedPrevious>,
+    pub restore: Option<Restore>,
 }
 
 impl EndRequest {
@@ -99,7 +99,7 @@ impl EndRequest {
 
 impl HandoverHistory {
     /// Returns every grant that reported another handover than the last one that was set before.
-    pub(crate) fn check(&self, resets: &[ObservedReset]) -> Vec<Violation> {
+    pub fn check(&self, resets: &[ObservedReset]) -> Vec<Violation> {
         let wrong = self.reports.iter().filter_map(|report| self.wrong(report, resets));
         wrong.map(|what| Violation::new(SafetyProperty::HandoversAreKept, what)).collect()
     }

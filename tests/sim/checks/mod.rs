@@ -4,5 +4,5 @@
 //! whole run. The history of all clients and the checks of its promises are those of the tests with
 //! real nodes: [`testing::client_history`] and [`testing::promises`].
 
-pub(super) mod handover_history;
-pub(super) mod recorder;
+pub mod handover_history;
+pub mod recorder;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use testing::client_history::{History, Lock, SafetyProperty, Violation};
 
 /// The lock that has seats, and their number.
-pub(crate) const SEATS: (Lock, usize) = (1, 2);
+pub const SEATS: (Lock, usize) = (1, 2);
 
 /// Number of lines kept from the end of the trace, to show how a violation came about.
 const TAIL_LINES: usize = 60;
@@ -34,7 +34,7 @@ const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
 const SLOW: Span = Span::from_secs(1);
 
 /// The record of one run.
-pub(crate) struct Record(Mutex<RecorderState>);
+pub struct Record(Mutex<RecorderState>);
 
 struct RecorderState {
     digest: Sha256,
@@ -78,18 +78,18 @@ struct Applied {
 }
 
 /// The finished trace of a run, with the violations and the counters.
-pub(crate) struct Trace {
-    pub(crate) digest: String,
-    pub(crate) lines: Vec<String>,
-    pub(crate) count: u64,
-    pub(crate) violations: Vec<Violation>,
-    pub(crate) entries: u64,
-    pub(crate) commands: u64,
-    pub(crate) parts: BTreeMap<CoveragePoint, u64>,
+pub struct Trace {
+    pub digest: String,
+    pub lines: Vec<String>,
+    pub count: u64,
+    pub violations: Vec<Violation>,
+    pub entries: u64,
+    pub commands: u64,
+    pub parts: BTreeMap<CoveragePoint, u64>,
 }
 
 impl Record {
-    pub(crate) fn new(whole: bool) -> Self {
+    pub fn new(whole: bool) -> Self {
         Self(Mutex::new(RecorderState {
             digest: Sha256::new(),
             lines: 0,
@@ -113,29 +113,29 @@ impl Record {
     }
 
     /// Adds a line to the trace.
-    pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
+    pub fn note(&self, what: fmt::Arguments<'_>) {
         self.0.lock().note(what);
     }
 
     /// Increments a coverage counter.
-    pub(crate) fn count(&self, part: CoveragePoint) {
+    pub fn count(&self, part: CoveragePoint) {
         self.0.lock().count(part);
     }
 
     /// Increments a coverage counter if the operation that began at `began` was slow.
-    pub(crate) fn took(&self, part: CoveragePoint, began: Time) {
+    pub fn took(&self, part: CoveragePoint, began: Time) {
         if now().since(began) >= SLOW {
             self.count(part);
         }
     }
 
     /// Reports a violation.
-    pub(crate) fn violation(&self, promise: SafetyProperty, what: fmt::Arguments<'_>) {
+    pub fn violation(&self, promise: SafetyProperty, what: fmt::Arguments<'_>) {
         self.0.lock().violation(promise, what);
     }
 
     /// Reports the violations that a check found.
-    pub(crate) fn violations(&self, found: Vec<Violation>) {
+    pub fn violations(&self, found: Vec<Violation>) {
         let mut record = self.0.lock();
         for Violation { promise, what, .. } in found {
             record.violation(promise, format_args!("{what}"));
@@ -143,17 +143,17 @@ impl Record {
     }
 
     /// Runs `act` on the history of the clients.
-    pub(crate) fn history<T>(&self, act: impl FnOnce(&mut History) -> T) -> T {
+    pub fn history<T>(&self, act: impl FnOnce(&mut History) -> T) -> T {
         act(&mut self.0.lock().history)
     }
 
     /// Runs `act` on the history of handovers.
-    pub(crate) fn handovers<T>(&self, act: impl FnOnce(&mut HandoverHistory) -> T) -> T {
+    pub fn handovers<T>(&self, act: impl FnOnce(&mut HandoverHistory) -> T) -> T {
         act(&mut self.0.lock().handovers)
     }
 
     /// Records that a node has applied an entry. The result must be the same on every node.
-    pub(crate) fn applied(
+    pub fn applied(
         &self,
         node: NodeId,
         id: LogId,
@@ -188,13 +188,13 @@ impl Record {
     }
 
     /// Records that a node has installed a snapshot.
-    pub(crate) fn installed(&self, node: NodeId, upto: Option<LogId>) {
+    pub fn installed(&self, node: NodeId, upto: Option<LogId>) {
         self.count(CoveragePoint::SnapshotInstalled);
         self.note(format_args!("node {node} installs a snapshot of {upto:?}"));
     }
 
     /// Records a vote that a node has synced, or granted in an answer.
-    pub(crate) fn voted(&self, node: NodeId, vote: Vote) {
+    pub fn voted(&self, node: NodeId, vote: Vote) {
         let mut record = self.0.lock();
         let last = record.votes.entry(node).or_insert(vote);
         if order(vote) > order(*last) {
@@ -203,7 +203,7 @@ impl Record {
     }
 
     /// Records that a node has acknowledged all entries up to `last`.
-    pub(crate) fn promised(&self, node: NodeId, last: LogId) {
+    pub fn promised(&self, node: NodeId, last: LogId) {
         let mut record = self.0.lock();
         let promised = record.promised.entry(node).or_insert(last);
         if promised.index < last.index {
@@ -212,7 +212,7 @@ impl Record {
     }
 
     /// Records that a node truncates its log after `last`: it may forget the entries that follow.
-    pub(crate) fn truncated(&self, node: NodeId, last: Option<LogId>) {
+    pub fn truncated(&self, node: NodeId, last: Option<LogId>) {
         let mut record = self.0.lock();
         match (record.promised.get_mut(&node), last) {
             (Some(promised), Some(last)) if promised.index > last.index => *promised = last,
@@ -223,7 +223,7 @@ impl Record {
 
     /// Checks that a node which starts still has on its disk its vote and every entry that it
     /// acknowledged.
-    pub(crate) fn remembers(
+    pub fn remembers(
         &self,
         node: NodeId,
         known: Option<Vote>,
@@ -250,7 +250,7 @@ impl Record {
     }
 
     /// Checks, when a node answers a request, that some node has applied its entry.
-    pub(crate) fn answered(&self, node: NodeId, request: Option<&RequestId>, answer: &Answer) {
+    pub fn answered(&self, node: NodeId, request: Option<&RequestId>, answer: &Answer) {
         let Some(id) = request.filter(|_| answer.is_ok()) else { return };
         let mut record = self.0.lock();
         if !record.outcomes.contains_key(id) {
@@ -263,13 +263,13 @@ impl Record {
     }
 
     /// Records that a leader stamps a proposal with this engine time now.
-    pub(crate) fn stamped(&self, leader: Leader, stamp: Time) {
+    pub fn stamped(&self, leader: Leader, stamp: Time) {
         let by = (leader.term, leader.node_id, stamp);
         self.0.lock().stamps.entry(by).or_insert_with(now);
     }
 
     /// Ends the record and returns the trace.
-    pub(crate) fn close(&self) -> Trace {
+    pub fn close(&self) -> Trace {
         let mut record = self.0.lock();
         let digest = std::mem::take(&mut record.digest).finalize();
         let digest = digest.iter().fold(String::new(), |mut text, byte| {

@@ -6,8 +6,8 @@
 //! `virtual_links` carry messages over a network that loses and delays them. `virtual_node` is the
 //! request pipeline of a real node over all of them.
 
-pub(super) mod virtual_environment;
-pub(super) mod virtual_disk;
-pub(super) mod virtual_state_machine;
-pub(super) mod virtual_links;
-pub(super) mod virtual_node;
+pub mod virtual_environment;
+pub mod virtual_disk;
+pub mod virtual_state_machine;
+pub mod virtual_links;
+pub mod virtual_node;

@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A stream of random numbers. Cheap to clone: all clones draw from the same stream.
 #[derive(Debug, Clone)]
-pub(crate) struct SeededRandom(Arc<Mutex<u64>>);
+pub struct SeededRandom(Arc<Mutex<u64>>);
 
 impl SeededRandom {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(seed)))
     }
 
@@ -42,28 +42,28 @@ impl SeededRandom {
     }
 
     /// Returns a number below `end`.
-    pub(crate) fn below(&self, end: u64) -> u64 {
+    pub fn below(&self, end: u64) -> u64 {
         assert!(end > 0, "there is a number to draw");
         self.next() % end
     }
 
     /// Returns an index into a list of this length.
-    pub(crate) fn index(&self, length: usize) -> usize {
+    pub fn index(&self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
     /// Returns true with a probability of `chance` percent.
-    pub(crate) fn percent(&self, chance: u64) -> bool {
+    pub fn percent(&self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
     /// Returns a duration between `from` and `to` milliseconds, with microsecond resolution.
-    pub(crate) fn millis(&self, from: u64, to: u64) -> Span {
+    pub fn millis(&self, from: u64, to: u64) -> Span {
         Span::from_nanos((from * 1_000 + self.below((to - from) * 1_000 + 1)) * 1_000)
     }
 
     /// Returns a random element of `from`.
-    pub(crate) fn pick<'a, T>(&self, from: &'a [T]) -> &'a T {
+    pub fn pick<'a, T>(&self, from: &'a [T]) -> &'a T {
         &from[self.index(from.len())]
     }
 }
@@ -71,17 +71,17 @@ impl SeededRandom {
 openraft::declare_raft_types!(
     /// openraft's type configuration: the log entries and answers of a real cluster, on a simulated
     /// async runtime.
-    pub(crate) SimTypeConfig:
+    pub SimTypeConfig:
         D = Proposal,
         R = Answers,
         AsyncRuntime = SimRuntime,
 );
 
 /// One leadership: a term, and the node that leads in it.
-pub(crate) type Leader = LeaderId<u64, u64>;
+pub type Leader = LeaderId<u64, u64>;
 
 /// Returns the virtual time since the simulation began: the time that a perfect clock would show.
-pub(crate) fn now() -> Time {
+pub fn now() -> Time {
     let since = SimTypeConfig::now().elapsed_since_start();
     Time::from_nanos(
         u64::try_from(since.as_nanos()).expect("a simulation lasts less than 500 years"),
@@ -89,7 +89,7 @@ pub(crate) fn now() -> Time {
 }
 
 /// Sleeps for a span of virtual time.
-pub(crate) async fn sleep(span: Span) {
+pub async fn sleep(span: Span) {
     SimTypeConfig::sleep(span.as_duration()).await;
 }
 
@@ -100,7 +100,7 @@ const MILLION: u64 = 1_000_000;
 
 /// A monotonic clock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct VirtualClock {
+pub struct VirtualClock {
     /// The reading of the clock at the start of the simulation.
     began: Span,
     /// Microseconds that pass on this clock per second of virtual time.
@@ -108,19 +108,19 @@ pub(crate) struct VirtualClock {
 }
 
 impl VirtualClock {
-    pub(crate) fn new(dice: &SeededRandom) -> Self {
+    pub fn new(dice: &SeededRandom) -> Self {
         let rate = MILLION - RATE_OFF_MAX + dice.below(2 * RATE_OFF_MAX + 1);
         Self { began: dice.millis(1_000, 100_000_000), rate }
     }
 
     /// Returns the current reading of the clock.
-    pub(crate) fn read(self) -> Time {
+    pub fn read(self) -> Time {
         let passed = u128::from(now().as_nanos()) * u128::from(self.rate) / u128::from(MILLION);
         Time::ZERO + self.began + Span::from_nanos(passed as u64)
     }
 
     /// Returns the virtual time at which the clock shows `time`, in the past or the future.
-    pub(crate) fn virtual_at(self, time: Time) -> Time {
+    pub fn virtual_at(self, time: Time) -> Time {
         let passed = time.since(Time::ZERO + self.began).as_nanos();
         let passed = u128::from(passed) * u128::from(MILLION) / u128::from(self.rate);
         Time::from_nanos(passed as u64)
@@ -128,14 +128,14 @@ impl VirtualClock {
 }
 
 /// The clocks, random numbers and timeouts of a simulated node, from its start to its next crash.
-pub(crate) struct VirtualEnvironment {
-    pub(crate) clock: VirtualClock,
-    pub(crate) wall_ahead_ms: Arc<AtomicI64>,
-    pub(crate) dice: SeededRandom,
-    pub(crate) record: Arc<Record>,
+pub struct VirtualEnvironment {
+    pub clock: VirtualClock,
+    pub wall_ahead_ms: Arc<AtomicI64>,
+    pub dice: SeededRandom,
+    pub record: Arc<Record>,
     /// The engine clock of the first leadership in this run of the node. The planted bug
     /// `StaleCarry` reuses it for later leaderships.
-    pub(crate) first: Mutex<Option<EngineClock>>,
+    pub first: Mutex<Option<EngineClock>>,
 }
 
 impl VirtualEnvironment {

@@ -39,7 +39,7 @@ async fn for_ever<T>() -> T {
 
 impl SimWorld {
     /// Sends a request to a node and returns its reply. `None`: no reply came in time.
-    pub(crate) fn request(
+    pub fn request(
         self: &Arc<Self>,
         from: End,
         to: NodeId,
@@ -72,17 +72,17 @@ impl SimWorld {
 }
 
 /// The transport by which one run of a node sends requests to other nodes.
-pub(crate) struct VirtualTransport {
-    pub(crate) world: Arc<SimWorld>,
-    pub(crate) from: NodeId,
-    pub(crate) run: u64,
+pub struct VirtualTransport {
+    pub world: Arc<SimWorld>,
+    pub from: NodeId,
+    pub run: u64,
 }
 
 /// The factory of the links by which openraft reaches other nodes.
-pub(crate) struct VirtualLinks(pub(crate) Arc<VirtualTransport>);
+pub struct VirtualLinks(pub Arc<VirtualTransport>);
 
 /// The link from one run of a node to another node.
-pub(crate) struct VirtualLink {
+pub struct VirtualLink {
     sender: Arc<VirtualTransport>,
     to: NodeId,
 }
@@ -284,29 +284,29 @@ impl RaftNetworkV2<SimTypeConfig> for VirtualLink {
 }
 
 /// The address of a node (its id) or of a client (a higher number).
-pub(crate) type End = u64;
+pub type End = u64;
 
 /// How often the network loses or duplicates a message, and how long it may delay one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct NetworkFaults {
+pub struct NetworkFaults {
     /// The percentage of messages that are lost.
-    pub(crate) loss: u64,
+    pub loss: u64,
     /// The percentage of messages that arrive twice.
-    pub(crate) doubled: u64,
+    pub doubled: u64,
     /// The longest delay of a message, in milliseconds.
-    pub(crate) late_ms: u64,
+    pub late_ms: u64,
 }
 
 impl NetworkFaults {
     /// The faults of a network in normal operation.
-    pub(crate) const FAIR: Self = Self { loss: 2, doubled: 2, late_ms: 3 };
+    pub const FAIR: Self = Self { loss: 2, doubled: 2, late_ms: 3 };
 
     /// The faults after the final repair: a message may be late or duplicated, and none is lost.
-    pub(crate) const MENDED: Self = Self { loss: 0, ..Self::FAIR };
+    pub const MENDED: Self = Self { loss: 0, ..Self::FAIR };
 }
 
 /// The virtual network between nodes and clients.
-pub(crate) struct VirtualNetwork {
+pub struct VirtualNetwork {
     state: Mutex<NetworkState>,
     dice: SeededRandom,
 }
@@ -318,30 +318,30 @@ struct NetworkState {
 }
 
 impl VirtualNetwork {
-    pub(crate) fn new(dice: &SeededRandom) -> Self {
+    pub fn new(dice: &SeededRandom) -> Self {
         let state = NetworkState { weather: NetworkFaults::FAIR, cut: BTreeSet::new() };
         Self { state: Mutex::new(state), dice: dice.clone() }
     }
 
-    pub(crate) fn set_weather(&self, weather: NetworkFaults) {
+    pub fn set_weather(&self, weather: NetworkFaults) {
         self.state.lock().weather = weather;
     }
 
     /// Drops all messages from now on between these pairs of sender and receiver.
-    pub(crate) fn cut(&self, pairs: impl IntoIterator<Item = (End, End)>) {
+    pub fn cut(&self, pairs: impl IntoIterator<Item = (End, End)>) {
         self.state.lock().cut.extend(pairs);
     }
 
     /// Removes all partitions, and replaces the probabilities of lost, late and duplicated
     /// messages.
-    pub(crate) fn mend(&self, weather: NetworkFaults) {
+    pub fn mend(&self, weather: NetworkFaults) {
         let mut state = self.state.lock();
         state.weather = weather;
         state.cut.clear();
     }
 
     /// Waits until a message has arrived. Returns `false` if the message is lost.
-    pub(crate) async fn pass(&self, from: End, to: End) -> bool {
+    pub async fn pass(&self, from: End, to: End) -> bool {
         let delay = {
             let state = self.state.lock();
             if state.cut.contains(&(from, to)) || self.dice.percent(state.weather.loss) {
@@ -356,7 +356,7 @@ impl VirtualNetwork {
     }
 
     /// Returns the delay of a duplicate, if this message is duplicated.
-    pub(crate) fn double(&self) -> Option<Span> {
+    pub fn double(&self) -> Option<Span> {
         let NetworkFaults { doubled, late_ms, .. } = self.state.lock().weather;
         self.dice.percent(doubled).then(|| self.dice.millis(0, 20 * late_ms))
     }
@@ -364,7 +364,7 @@ impl VirtualNetwork {
 
 /// A request of a client. Any node accepts it.
 #[derive(Debug, Clone)]
-pub(crate) enum NodeRequest {
+pub enum NodeRequest {
     /// Applies a command.
     Submit(Box<Command>),
     /// Reads a lock.
@@ -373,7 +373,7 @@ pub(crate) enum NodeRequest {
 
 /// The reply of a node.
 #[derive(Debug, Clone)]
-pub(crate) enum NodeReply {
+pub enum NodeReply {
     /// The command has been applied.
     Answered(Answer),
     /// The state of the lock, and the engine time at a moment after the request.
@@ -382,29 +382,4 @@ pub(crate) enum NodeReply {
     Unavailable,
     /// The addressed node is not running.
     Nobody,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use openraft::type_config::AsyncRuntime;
-    use openraft_rt_sim::SimRuntime;
-
-    #[test]
-    fn a_mended_network_loses_no_messages() {
-        let lost = |weather| {
-            SimRuntime::with_seed(1).block_on(async move {
-                let net = VirtualNetwork::new(&SeededRandom::new(1));
-                net.cut([(1, 2)]);
-                net.mend(weather);
-                let mut lost = 0;
-                for _ in 0..1_000 {
-                    lost += u64::from(!net.pass(1, 2).await);
-                }
-                lost
-            })
-        };
-        assert_eq!(lost(NetworkFaults::MENDED), 0);
-        assert!(lost(NetworkFaults::FAIR) > 0);
-    }
 }

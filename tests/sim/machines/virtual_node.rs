@@ -33,7 +33,7 @@ const ENTRIES_A_SNAPSHOT: u64 = 60;
 /// Number of log entries kept after a snapshot that contains them.
 const ENTRIES_KEPT: u64 = 10;
 /// How long a leader waits for a snapshot to be installed.
-pub(crate) const INSTALL_PATIENCE_MS: u64 = 10_000;
+pub const INSTALL_PATIENCE_MS: u64 = 10_000;
 /// How often a follower refreshes its estimate of the leader's time.
 const TIME_POLL: Span = Span::from_millis(500);
 
@@ -57,7 +57,7 @@ fn config() -> Config {
 
 impl SimWorld {
     /// Starts the node of a machine. A failure is a violation.
-    pub(crate) async fn start(self: &Arc<Self>, id: NodeId) {
+    pub async fn start(self: &Arc<Self>, id: NodeId) {
         match start(self, id).await {
             Ok((host, tasks)) => {
                 self.record.note(format_args!("node {id} starts"));
@@ -120,12 +120,12 @@ async fn start(
 }
 
 impl Host {
-    pub(crate) fn runs(&self) -> bool {
+    pub fn runs(&self) -> bool {
         !self.stopped.load(Ordering::Relaxed)
     }
 
     /// Initializes a cluster with these nodes as voters.
-    pub(crate) async fn initialize(&self, nodes: &[NodeId]) {
+    pub async fn initialize(&self, nodes: &[NodeId]) {
         let members: BTreeMap<_, _> = nodes.iter().map(|id| (*id, BasicNode::default())).collect();
         if let Err(error) = self.requests.raft.initialize(members).await {
             let what = format_args!("the cluster can't begin: {error}");
@@ -198,7 +198,7 @@ impl Host {
     }
 
     /// Stops the node, and fails its queued requests.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.requests.queue.fail(&Unavailable::Closing);
         self.requests.reads.fail(&Unavailable::Closing);
@@ -207,7 +207,7 @@ impl Host {
     }
 
     /// Returns the current leadership of this node, if it is the leader.
-    pub(crate) fn leads(&self) -> Option<Leader> {
+    pub fn leads(&self) -> Option<Leader> {
         let metrics = self.requests.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let leads = metrics.state == ServerState::Leader
@@ -217,14 +217,14 @@ impl Host {
     }
 
     /// Returns the index of the last entry that the node has applied, and its encoded engine state.
-    pub(crate) fn state(&self) -> (Option<u64>, Vec<u8>) {
+    pub fn state(&self) -> (Option<u64>, Vec<u8>) {
         let core = self.requests.replica.state();
         let applied = core.meta().last_log_id.map(|id| id.index);
         (applied, state_codec::encode_engine(state_codec::known_version(), &core.engine))
     }
 
     /// Describes the state of openraft and the role of this node.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let raft = self.requests.raft.metrics().borrow_watched().running_state.clone();
         format!("openraft {raft:?}, {:?}", *self.requests.role.borrow_watched())
     }
@@ -235,7 +235,7 @@ impl Host {
 }
 
 impl Host {
-    pub(crate) async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
+    pub async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
         match request {
             NodeRequest::Submit(command) => self.submit(*command).await,
             NodeRequest::View(name) => self.view(name).await,

@@ -5,17 +5,15 @@ use super::virtual_disk::OpenDisk;
 use crate::checks::recorder::CoveragePoint;
 use crate::checks::recorder::Record;
 use crate::machines::virtual_environment::{SimTypeConfig, now};
-#[cfg(test)]
-use crate::planted_bugs::distorted;
-use crate::planted_bugs::{PlantedBug, forgetful, planted};
+use crate::planted_bugs::{PlantedBug, distorted, forgetful, is_any_planted, planted};
 use futures_util::{Stream, TryStreamExt};
 use latchfs::engine::codec::state_codec::known_version;
 use latchfs::raft::node_environment::ClusterVersion;
 use latchfs::raft::node_environment::NodeEnvironment;
 use latchfs::raft::store::snapshot;
-#[cfg(test)]
-use latchfs::raft::store::snapshot::{Commands, Entry};
-use latchfs::raft::store::snapshot::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
+use latchfs::raft::store::snapshot::{
+    Commands, Entry, LogId, Membership, Meta, NodeId, Proposal, Snapshot,
+};
 use latchfs::raft::write::state_machine::Replica;
 use latchfs::service::audit::audit_log::Audit;
 use openraft::EntryPayload;
@@ -26,18 +24,18 @@ use std::sync::Arc;
 use testing::client_history::SafetyProperty;
 
 /// openraft's handle of a simulated node.
-pub(crate) type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
+pub type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
 
 /// The replica of a node, and the disk for its snapshots.
-pub(crate) struct VirtualStateMachine {
-    pub(crate) replica: Arc<Replica>,
+pub struct VirtualStateMachine {
+    pub replica: Arc<Replica>,
     node: NodeId,
     disk: OpenDisk,
     record: Arc<Record>,
 }
 
 /// A snapshot of the replica that is yet to be written to the disk.
-pub(crate) struct VirtualSnapshotBuilder {
+pub struct VirtualSnapshotBuilder {
     snapshot: Snapshot,
     node: NodeId,
     disk: OpenDisk,
@@ -80,7 +78,7 @@ async fn put(
 
 impl VirtualStateMachine {
     /// Restores the replica from the snapshot on the disk, or creates an empty one.
-    pub(crate) fn open(
+    pub fn open(
         node: NodeId,
         disk: &OpenDisk,
         environment: Arc<dyn NodeEnvironment>,
@@ -98,13 +96,12 @@ impl VirtualStateMachine {
     }
 
     /// Returns the last entry that the replica has applied.
-    pub(crate) fn applied(&self) -> Option<LogId> {
+    pub fn applied(&self) -> Option<LogId> {
         self.replica.state().meta().last_log_id
     }
 }
 
 /// Returns an entry with its commands as a planted bug changes them.
-#[cfg(test)]
 fn distorted_entry(replica: &Replica, mut entry: Entry) -> Entry {
     if let EntryPayload::Normal(Proposal::Commands(body)) = &mut entry.payload {
         let engine = &replica.state().engine;
@@ -137,8 +134,8 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
             let watch = PanicRecorder(&self.record, self.node);
             let panics = planted(PlantedBug::ApplyPanics) && responder.is_some() && id.index > 50;
             assert!(!panics, "this bug is planted");
-            #[cfg(test)]
-            let entry = distorted_entry(&self.replica, entry);
+            let entry =
+                if is_any_planted() { distorted_entry(&self.replica, entry) } else { entry };
             let answers = self.replica.apply(entry);
             drop(watch);
             self.record.applied(self.node, id, body.as_deref(), &answers, || {
