@@ -8,15 +8,22 @@
 //! The head has a version too. Another version is refused by a sentence that names both.
 //!
 //! A writer syncs its lines before it writes the head. So after a crash the head is at most older
-//! than the log. This module computes and checks; the files are those of its callers.
-//! `hash_chain` makes lines and the head, and `check` finds faults.
+//! than the log.
+//!
+//! `hash_chain` makes lines and the head, `log_file` writes them for the server and for guards, and
+//! `check` finds faults.
 
 mod hash_chain;
 mod check;
+mod log_file;
 
 pub(crate) use crate::audit_chain::check::{AUDIT_NAME, check_files};
+#[cfg(test)]
 pub(crate) use crate::audit_chain::hash_chain::AuditHead;
 #[cfg(test)]
 pub(crate) use check::AuditCheck;
 pub(crate) use check::AuditReport;
-pub(crate) use hash_chain::{AuditChain, ChainEntry, ChainLink, first_event, last_link};
+#[cfg(test)]
+pub(crate) use hash_chain::AuditChain;
+pub(crate) use hash_chain::ChainEntry;
+pub(crate) use log_file::{ChainedLog, RotatedFile, last_line_of};

@@ -2,24 +2,17 @@
 //! by their digests, and `audit.head`, which names its last line. An entry is on the disk when
 //! [`AuditLog::append`] returns.
 
-use crate::audit_chain::{
-    AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, first_event, last_link,
-};
+use crate::audit_chain::{AUDIT_NAME, ChainEntry, ChainedLog};
 use crate::engine::{ClientId, Token};
-use crate::guard::disk::operations::{Disk, IfThere, Place};
+use crate::guard::disk::operations::{Disk, Place};
+use crate::storage::atomic_file::Durable;
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
+use std::path::Path;
 
 /// The highest length of the log. At that length it is renamed to `audit.log.1`.
 const GUARD_AUDIT_BYTES_MAX: u64 = 16 << 20;
-/// The name that a full log gets, which replaces the log before it.
-const ROTATED: &str = "audit.log.1";
-/// The name under which a head is written before it replaces the old head.
-const HEAD_TEMPORARY: &str = "audit.head.tmp";
-/// The mode of the files: the state directory is private.
-const MODE: u32 = 0o600;
 
 /// An act that is audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,59 +55,11 @@ pub(crate) struct GuardAct<'a> {
 }
 
 /// The audit log of one guard.
-pub(crate) struct AuditLog<D: Disk> {
-    disk: Arc<D>,
-    /// The directory of this machine in the state directory.
-    dir: D::Dir,
+#[derive(Debug)]
+pub(crate) struct AuditLog {
     /// The name of this machine.
     client: ClientId,
-    state: Mutex<OpenLog<D>>,
-}
-
-struct OpenLog<D: Disk> {
-    file: D::File,
-    length: u64,
-    chain: AuditChain,
-    /// The number of the first line that must be in the log.
-    first: u64,
-    /// The number of the first line in the newest file.
-    own_first: Option<u64>,
-}
-
-/// Returns the content of a file; nothing if it is not there.
-fn content<D: Disk>(disk: &D, at: Place<'_, D::Dir>, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let file = match disk.open_to_read(at) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        file => file?,
-    };
-    let size = disk.stat_file(&file)?.size;
-    if size > bytes_max {
-        return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
-    }
-    let mut bytes = vec![0; size as usize];
-    let read = disk.read(&file, 0, &mut bytes)?;
-    bytes.truncate(read);
-    Ok(bytes)
-}
-
-/// Returns the number of the first line of the chain, and the last line of the chain.
-fn ends_of(bytes: &[u8]) -> io::Result<(Option<u64>, Option<ChainLink>)> {
-    let lines = bytes.split(|byte| *byte == b'\n').map(|line| Ok(line.to_vec()));
-    Ok((first_event(lines)?, last_link(bytes)?))
-}
-
-/// Opens the newest file of a log, which is made if it is not there.
-fn open_file<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<D::File> {
-    let at = Place::new(dir, AUDIT_NAME);
-    match disk.open_file(at) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let file = disk.unnamed_file(dir, MODE)?;
-            disk.link(&file, at)?;
-            disk.sync_dir(dir)?;
-            Ok(file)
-        }
-        file => file,
-    }
+    log: Mutex<ChainedLog>,
 }
 
 /// An entry of an audit log, as a reader needs it.
@@ -131,53 +76,31 @@ pub(crate) struct ReadAct {
 /// Returns the entries of the log in the directory of a machine. Lines that can't be read are left
 /// out: the check of the chain finds them.
 pub(crate) fn acts_of<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<Vec<ReadAct>> {
-    let bytes = content(disk, Place::new(dir, AUDIT_NAME), 2 * GUARD_AUDIT_BYTES_MAX)?;
-    let lines = bytes.split(|byte| *byte == b'\n');
+    let file = match disk.open_to_read(Place::new(dir, AUDIT_NAME)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let size = disk.stat_file(&file)?.size;
+    if size > GUARD_AUDIT_BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {GUARD_AUDIT_BYTES_MAX} bytes")));
+    }
+    let mut bytes = vec![0; size as usize];
+    let read = disk.read(&file, 0, &mut bytes)?;
+    let lines = bytes[..read].split(|byte| *byte == b'\n');
     Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
-impl<D: Disk> AuditLog<D> {
+impl AuditLog {
     /// Opens the audit log in the directory of this machine, and continues its chain. A line that a
     /// crash has cut is removed.
-    pub(crate) fn open(disk: Arc<D>, dir: D::Dir, client: ClientId) -> io::Result<Self> {
-        // A file may be longer than its limit by one line.
-        let bytes_max = 2 * GUARD_AUDIT_BYTES_MAX;
-        let bytes = content(&*disk, Place::new(&dir, AUDIT_NAME), bytes_max)?;
-        let head = content(&*disk, Place::new(&dir, AuditHead::NAME), AuditHead::BYTES_MAX)?;
-        let head = AuditHead::parse(&head)?;
-        let (own_first, mut last) = ends_of(&bytes)?;
-        let mut first = head.as_ref().map(|head| head.first);
-        if last.is_none() || first.is_none() {
-            let older = content(&*disk, Place::new(&dir, ROTATED), bytes_max)?;
-            let (older_first, older_last) = ends_of(&older)?;
-            last = last.or(older_last);
-            first = first.or(older_first).or(own_first);
-        }
-        let file = open_file(&*disk, &dir)?;
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        if whole < bytes.len() {
-            disk.shorten(&file, (bytes.len() - whole) as u64)?;
-        }
-        let has_head = head.is_some();
-        let chain = AuditChain::resume(head.map(|head| head.last), last);
-        let (length, first) = (whole as u64, first.unwrap_or(1));
-        let state = OpenLog { file, length, chain, first, own_first };
-        let log = Self { disk, dir, client, state: Mutex::new(state) };
-        // Without a head nothing would show that the end of the log was cut.
-        if !has_head {
-            log.write_head(&log.state.lock())?;
-        }
-        Ok(log)
+    pub(crate) fn open(dir: &Path, client: ClientId) -> io::Result<Self> {
+        let log = ChainedLog::open(dir, GUARD_AUDIT_BYTES_MAX)?;
+        Ok(Self { client, log: Mutex::new(log) })
     }
 
     /// Adds an entry, which is on the disk when this returns.
     pub(crate) fn append(&self, act: &GuardAct<'_>) -> io::Result<()> {
-        let mut state = self.state.lock();
-        if state.length > GUARD_AUDIT_BYTES_MAX {
-            self.rotate(&mut state)?;
-        }
-        let mut chain = state.chain.clone();
-        let line = chain.add(ChainEntry {
+        let entry = ChainEntry {
             timestamp: Wall::now().to_string(),
             operation: act.act.as_str(),
             actor: self.client.as_str(),
@@ -186,18 +109,8 @@ impl<D: Disk> AuditLog<D> {
             session_id: act.session.map(|session| session.to_string()),
             reason: Some(act.reason),
             more: serde_json::Map::new(),
-        });
-        if let Err(error) = self.write(&state, &line) {
-            // The part of the line that was written is cut off: it would spoil the next line.
-            let size = self.disk.stat_file(&state.file).map_or(state.length, |stat| stat.size);
-            let _ = self.disk.shorten(&state.file, size.saturating_sub(state.length));
-            return Err(error);
-        }
-        state.length += line.len() as u64;
-        state.chain = chain;
-        let number = state.chain.last().event;
-        state.own_first.get_or_insert(number);
-        self.write_head(&state)
+        };
+        self.log.lock().append([entry], Durable::Yes)
     }
 
     /// Adds an entry. An act that is done is not undone because its entry can't be written, so the
@@ -207,55 +120,14 @@ impl<D: Disk> AuditLog<D> {
             log::error!("an audit record can't be written ({error}): {act:?}");
         }
     }
-
-    fn write(&self, state: &OpenLog<D>, line: &str) -> io::Result<()> {
-        self.disk.write(&state.file, state.length, line.as_bytes())?;
-        self.disk.sync_file(&state.file)
-    }
-
-    /// Writes the head, after the lines were synced.
-    fn write_head(&self, state: &OpenLog<D>) -> io::Result<()> {
-        let text = AuditHead::of(&state.chain, state.first).to_text();
-        let temporary = Place::new(&self.dir, HEAD_TEMPORARY);
-        let file = self.disk.unnamed_file(&self.dir, MODE)?;
-        self.disk.write(&file, 0, text.as_bytes())?;
-        self.disk.sync_file(&file)?;
-        match self.disk.remove_file(temporary) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => self.disk.link(&file, temporary)?,
-        }
-        let to = Place::new(&self.dir, AuditHead::NAME);
-        self.disk.rename(temporary, to, IfThere::Replace)?;
-        self.disk.sync_dir(&self.dir)
-    }
-
-    /// Renames the log, and begins a new file. The head says before that the lines of the file that
-    /// is replaced need not be there any more.
-    fn rotate(&self, state: &mut OpenLog<D>) -> io::Result<()> {
-        if let Some(first) = state.own_first.take() {
-            state.first = first;
-        }
-        self.write_head(state)?;
-        let (from, to) = (Place::new(&self.dir, AUDIT_NAME), Place::new(&self.dir, ROTATED));
-        match self.disk.rename(from, to, IfThere::Replace) {
-            // An earlier rotation has renamed it, and could not make the new file.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            renamed => renamed?,
-        }
-        state.file = open_file(&*self.disk, &self.dir)?;
-        state.length = 0;
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit_chain::{AuditCheck, check_files};
-    use crate::guard::disk::plain_disk::PlainDisk;
-    use std::fs::{self, File};
-    use std::os::fd::OwnedFd;
-    use std::path::{Path, PathBuf};
+    use crate::audit_chain::{AuditCheck, AuditHead, check_files};
+    use std::fs;
+    use std::path::PathBuf;
 
     fn fresh(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("latchfs-{name}-{}", std::process::id()));
@@ -264,17 +136,15 @@ mod tests {
         dir
     }
 
-    fn try_open(dir: &Path) -> io::Result<AuditLog<PlainDisk>> {
-        let opened = OwnedFd::from(File::open(dir).expect("a directory"));
-        let client = ClientId::parse("laptop1").expect("valid");
-        AuditLog::open(Arc::new(PlainDisk), opened, client)
+    fn try_open(dir: &Path) -> io::Result<AuditLog> {
+        AuditLog::open(dir, ClientId::parse("laptop1").expect("valid"))
     }
 
-    fn open(dir: &Path) -> AuditLog<PlainDisk> {
+    fn open(dir: &Path) -> AuditLog {
         try_open(dir).expect("it opens")
     }
 
-    fn append(log: &AuditLog<PlainDisk>, reason: &str) {
+    fn append(log: &AuditLog, reason: &str) {
         let (act, token) = (AuditedAct::Accept, Some(Token::named(7)));
         let act = GuardAct { act, target: "folder", token, session: Some(3), reason };
         log.append(&act).expect("written");
@@ -384,7 +254,7 @@ mod tests {
             append(&log, "one");
             append(&log, "two");
             assert_eq!(faults(&dir), Vec::<String>::new(), "round {round}");
-            log.rotate(&mut log.state.lock()).expect("rotated");
+            log.log.lock().rotate().expect("rotated");
             assert_eq!(faults(&dir), Vec::<String>::new(), "round {round}");
         }
         drop(log);
@@ -393,7 +263,7 @@ mod tests {
         let report = check_files(&dir).expect("readable").expect("a log");
         let gone = "the log begins with event 5: older files were removed";
         assert!(report.notes[0].starts_with(gone), "{:?}", report.notes);
-        let older = dir.join(ROTATED);
+        let older = dir.join("audit.log.1");
         let text = fs::read_to_string(&older).expect("there");
         fs::write(&older, text.split_inclusive('\n').skip(1).collect::<String>()).expect("written");
         let found = faults(&dir);

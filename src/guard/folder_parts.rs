@@ -80,8 +80,7 @@ pub(crate) fn folder_parts<D: Disk<Dir = OwnedFd>>(
         None
     };
     let dirs = place.dirs().map_err(|error| error.to_string())?;
-    let host = place.host_dir().map_err(|error| error.to_string())?;
-    let audit = AuditLog::open(Arc::clone(&disk), host, client).map_err(|error| {
+    let audit = AuditLog::open(&place.host, client).map_err(|error| {
         format!("the audit log in {} can't be used: {}", place.host.display(), said(&error))
     })?;
     let is_shared = record.storage.is_some();

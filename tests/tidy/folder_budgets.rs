@@ -11,7 +11,7 @@ const STEP: usize = 50;
 /// The folders of `src`, and their budgets in lines.
 const BUDGETS: &[(&str, usize)] = &[
     ("src", 500),
-    ("src/audit_chain", 450),
+    ("src/audit_chain", 600),
     ("src/auth", 1950),
     ("src/barrier", 3100),
     ("src/barrier/tests_explore", 1200),
@@ -38,7 +38,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/fuse/posix_locks", 850),
     ("src/fuse/posix_locks/table", 2000),
     ("src/fuse/process", 800),
-    ("src/guard", 1950),
+    ("src/guard", 1800),
     ("src/guard/barrier_store", 1600),
     ("src/guard/disk", 1150),
     ("src/guard/doctor", 550),
@@ -70,7 +70,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/server/http/routes", 850),
     ("src/server/line", 1000),
     ("src/service", 2650),
-    ("src/service/audit", 900),
+    ("src/service/audit", 700),
     ("src/service/batch", 700),
     ("src/storage", 1500),
 ];

@@ -96,7 +96,7 @@ pub(crate) struct FolderGuard<D: Disk> {
     /// Whether a sync tool may carry the folder.
     is_carried: bool,
     /// The audit log, if there is one.
-    pub(in crate::guard) audit: Option<AuditLog<D>>,
+    pub(in crate::guard) audit: Option<AuditLog>,
     /// The sync barrier, if other machines have copies of the folder.
     barrier: Option<Arc<FolderBarrier<D>>>,
 }
@@ -484,7 +484,7 @@ impl HiddenUse {
 
 impl<D: Disk> FolderGuard<D> {
     /// Records acts in this audit log.
-    pub(crate) fn audited(mut self, audit: AuditLog<D>) -> Self {
+    pub(crate) fn audited(mut self, audit: AuditLog) -> Self {
         self.audit = Some(audit);
         self
     }

@@ -237,11 +237,6 @@ impl StatePlace {
         Ok(Self { folder: opened, _locked: locked, path, host })
     }
 
-    /// Returns the directory of this machine.
-    pub(crate) fn host_dir(&self) -> Result<OwnedFd, PlaceError> {
-        open_dir(&self.host)
-    }
-
     /// Returns the directory of the local files.
     pub(crate) fn local(&self) -> Result<OwnedFd, PlaceError> {
         open_dir(&self.host.join("local"))
