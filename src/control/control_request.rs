@@ -65,6 +65,20 @@ pub(crate) struct AcquireRequest {
     pub(crate) remember: bool,
 }
 
+impl AcquireRequest {
+    /// Returns a request that neither waits nor renews.
+    pub(crate) fn new(name: &LockName, options: LeaseOptions) -> Self {
+        Self {
+            name: name.clone(),
+            options,
+            reentrant: false,
+            for_parent: false,
+            queue: QueuePolicy::Skip,
+            remember: false,
+        }
+    }
+}
+
 /// A request to renew a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RenewRequest {
@@ -125,6 +139,65 @@ impl ControlRequest {
         matches!(self, Self::Acquire(AcquireRequest { queue: QueuePolicy::Join(_), .. }))
     }
 
+    /// Returns a request to renew a lease.
+    pub(crate) fn renewal(name: &LockName, options: LeaseOptions) -> Self {
+        Self::Renew(RenewRequest { name: name.clone(), options, unbinds: false })
+    }
+
+    /// Returns a request to release the lease `token`.
+    pub(crate) fn end_of(name: &LockName, token: Token) -> Self {
+        Self::Release(ReleaseRequest { name: name.clone(), token: Some(token), handover: None })
+    }
+
+    /// Returns the request as [`ControlRequest::of`] parses it.
+    pub(crate) fn to_json(&self) -> Value {
+        let (name, options, mut fields) = match self {
+            Self::About => (None, None, json!({})),
+            Self::List(List { prefix, after, limit }) => {
+                let after = after.as_ref().map(LockName::as_str);
+                (None, None, json!({"prefix": prefix, "after": after, "limit": limit}))
+            }
+            Self::Status(name) => (Some(name), None, json!({})),
+            Self::Acquire(ask) => {
+                let wait = match ask.queue {
+                    QueuePolicy::Skip => Value::Null,
+                    QueuePolicy::Join(None) => true.into(),
+                    QueuePolicy::Join(Some(patience)) => exact(patience),
+                };
+                let fields = json!({
+                    "reentrant": ask.reentrant, "parent": ask.for_parent, "wait": wait,
+                    "remember": ask.remember,
+                });
+                (Some(&ask.name), Some(&ask.options), fields)
+            }
+            Self::Renew(ask) => {
+                (Some(&ask.name), Some(&ask.options), json!({"unbind": ask.unbinds}))
+            }
+            Self::Release(ask) => {
+                let token = ask.token.map(Token::as_u64);
+                (
+                    Some(&ask.name),
+                    None,
+                    json!({"token": token, "handover": ask.handover.as_deref()}),
+                )
+            }
+            Self::Steal(ask) => {
+                let fields = json!({
+                    "reason": ask.reason.as_str(), "parent": ask.for_parent, "now": ask.at_once,
+                });
+                (Some(&ask.name), Some(&ask.options), fields)
+            }
+        };
+        fields["do"] = self.kind().as_str().into();
+        if let Some(name) = name {
+            fields["name"] = name.as_str().into();
+        }
+        if let Some(options) = options {
+            options.add_to(&mut fields);
+        }
+        fields
+    }
+
     /// Parses a request from a JSON value. The error is a sentence that says why the value is no
     /// request.
     pub(crate) fn of(value: &Value) -> Result<Self, String> {
@@ -161,9 +234,7 @@ impl ControlRequest {
             ControlKind::Steal => Self::Steal(StealRequest {
                 name: name(fields)?,
                 options: options_of(fields)?,
-                reason: text(fields, "reason")?
-                    .and_then(StealReason::parse)
-                    .ok_or("a steal needs a short 'reason', which is shown to the holder")?,
+                reason: checked_reason(text(fields, "reason")?.unwrap_or_default())?,
                 for_parent: flag(fields, "parent")?,
                 at_once: flag(fields, "now")?,
             }),
@@ -430,12 +501,7 @@ pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, St
     if let Some(text) = text_of("note")? {
         options.note = Some(checked_note(text)?);
     }
-    if let Some(number) = number_of("token")? {
-        if number > TOKEN_MAX {
-            return Err(format!("'token': {number} is more than any token"));
-        }
-        options.token = Some(Token::named(number));
-    }
+    options.token = number_of("token")?.map(checked_token).transpose()?;
     if let Some(number) = number_of("pid")? {
         let pid = u32::try_from(number).map_err(|_| wrong_pid(&number.to_string()))?;
         options.pid = Some(checked_pid(pid)?);
@@ -455,6 +521,44 @@ pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, St
         options.mode = Some(Mode::Seats(Seats::new(max)?));
     }
     Ok(options)
+}
+
+/// Formats a duration exactly, unlike the display of a [`Span`], which rounds for people.
+fn exact(span: Span) -> Value {
+    format!("{}ms", span.as_millis()).into()
+}
+
+impl LeaseOptions {
+    /// Adds the options to a request.
+    fn add_to(&self, request: &mut Value) {
+        let (mode, seats) = match self.mode {
+            None => (None, None),
+            Some(Mode::Exclusive) => (Some("exclusive"), None),
+            Some(Mode::Shared) => (Some("shared"), None),
+            Some(Mode::Seats(seats)) => (None, Some(seats.get())),
+        };
+        request["ttl"] = self.ttl.map(|ttl| exact(ttl.span())).into();
+        request["grace"] = self.grace.map(|grace| exact(grace.span())).into();
+        request["note"] = self.note.as_deref().into();
+        request["token"] = self.token.map(Token::as_u64).into();
+        request["pid"] = self.pid.into();
+        request["mode"] = mode.into();
+        request["max"] = seats.into();
+    }
+}
+
+/// Returns the token `number` if there can be one.
+pub(crate) fn checked_token(number: u64) -> Result<Token, String> {
+    if number > TOKEN_MAX {
+        return Err(format!("'token': {number} is more than any token"));
+    }
+    Ok(Token::named(number))
+}
+
+/// Returns the reason of a steal.
+pub(crate) fn checked_reason(text: &str) -> Result<StealReason, String> {
+    StealReason::parse(text)
+        .ok_or_else(|| "a steal needs a short 'reason', which is shown to the holder".to_owned())
 }
 
 /// Returns the note `text` if it is not too long.
@@ -520,6 +624,18 @@ mod tests {
     fn every_kind_of_request_is_parsed() {
         for kind in ControlKind::ALL {
             let what = kind.as_str();
+            for request in [
+                json!({"do": what, "name": "a", "reason": "why"}),
+                json!({"do": what, "name": "a/b", "reason": "why", "ttl": "90500ms",
+                    "grace": "0ms", "note": "n", "token": 7, "pid": 123, "mode": "shared",
+                    "wait": "1500ms", "reentrant": true, "parent": true, "remember": true,
+                    "handover": "h", "unbind": true, "now": true, "prefix": "p", "after": "q",
+                    "limit": 3}),
+                json!({"do": what, "name": "a", "reason": "why", "max": 3, "wait": true}),
+            ] {
+                let parsed = ControlRequest::of(&request).expect("valid");
+                assert_eq!(ControlRequest::of(&parsed.to_json()), Ok(parsed));
+            }
             let request = json!({ "do": what, "name": "a", "reason": "why", "wait": true });
             assert_eq!(ControlRequest::of(&request).expect("valid").kind(), kind);
             assert_eq!(

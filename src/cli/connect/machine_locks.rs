@@ -10,7 +10,9 @@ use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
 use crate::client::api_request::fetch;
 use crate::client::http_transport::ServerAccess;
+use crate::control::ControlRequest;
 use crate::engine::ClientId;
+use crate::engine::LockName;
 use crate::time::Span;
 #[cfg(target_os = "linux")]
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -116,12 +118,24 @@ impl MachineLocks {
     }
 
     /// Puts the names at the daemon into a request of a command.
-    pub(super) fn map_request(&self, request: &mut Value) {
-        for field in ["name", "prefix"] {
-            if let Some(name) = request[field].as_str() {
-                request[field] = self.full_name(name).into();
+    pub(super) fn map_request(&self, request: &mut ControlRequest) -> CliResult {
+        let name = match request {
+            ControlRequest::About => return Ok(()),
+            ControlRequest::List(query) => {
+                query.prefix = self.full_name(&query.prefix);
+                return Ok(());
             }
-        }
+            ControlRequest::Status(name) => name,
+            ControlRequest::Acquire(ask) => &mut ask.name,
+            ControlRequest::Renew(ask) => &mut ask.name,
+            ControlRequest::Release(ask) => &mut ask.name,
+            ControlRequest::Steal(ask) => &mut ask.name,
+        };
+        let full = self.full_name(name.as_str());
+        *name = LockName::parse(&full).map_err(|error| {
+            CliError::usage(format!("'{full}' can't be the name of a lock: {error}"))
+        })?;
+        Ok(())
     }
 
     /// Returns the beginning of the names of the user who has called `sudo`, if root uses the
@@ -230,8 +244,14 @@ mod tests {
         }
         let root = MachineLocks::of(&json!({"client": null, "own_names": null, "locks": [""]}));
         assert_eq!(root.full_name("build"), "build");
-        let mut request = json!({"do": "list", "prefix": "b"});
-        alice.map_request(&mut request);
-        assert_eq!(request, json!({"do": "list", "prefix": "~alice/b"}));
+        let of = |request: Value| ControlRequest::of(&request).expect("valid");
+        for (given, full) in [
+            (json!({"do": "list", "prefix": "b"}), json!({"do": "list", "prefix": "~alice/b"})),
+            (json!({"do": "status", "name": "b"}), json!({"do": "status", "name": "~alice/b"})),
+        ] {
+            let mut request = of(given);
+            alice.map_request(&mut request).expect("valid");
+            assert_eq!(request, of(full));
+        }
     }
 }

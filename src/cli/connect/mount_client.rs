@@ -4,10 +4,12 @@
 
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
-use crate::engine::RefusalKind;
+use crate::control::ControlRequest;
+use crate::engine::{LockName, RefusalKind};
+use crate::service::List;
 use crate::time::Span;
 use kernel::mountinfo;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -28,14 +30,14 @@ pub(in crate::cli) const PAGE: usize = 1_000;
 /// The interface by which commands send requests to a mount or a server.
 pub(in crate::cli) trait LockClient: Send + Sync {
     /// Sends a request, and returns the answer. A refusal becomes an error with its message.
-    fn request(&self, request: &Value) -> CliResult<Value>;
+    fn request(&self, request: &ControlRequest) -> CliResult<Value>;
 
     /// Sends a request that may wait in a queue, and returns the answer, however long it takes.
-    fn wait(&self, request: &Value) -> CliResult<Value>;
+    fn wait(&self, request: &ControlRequest) -> CliResult<Value>;
 
     /// Sends a request like [`Self::request`] beside one that waits: fails if it would need a new
     /// connection, or if the answer does not come soon.
-    fn request_connected(&self, request: &Value) -> CliResult<Value> {
+    fn request_connected(&self, request: &ControlRequest) -> CliResult<Value> {
         self.request(request)
     }
 
@@ -45,24 +47,20 @@ pub(in crate::cli) trait LockClient: Send + Sync {
 
     /// Returns the description that the daemon gives of itself.
     fn about(&self) -> CliResult<Value> {
-        self.request(&json!({"do": "about"}))
+        self.request(&ControlRequest::About)
     }
 
     /// Sends a request, and returns the lock's status in its answer.
-    fn status(&self, request: &Value) -> CliResult<Value> {
+    fn status(&self, request: &ControlRequest) -> CliResult<Value> {
         self.request(request).map(own_status)
     }
 
     /// Returns the statuses of all locks whose names begin with `prefix`.
     fn list(&self, prefix: &str) -> CliResult<Vec<Value>> {
         let mut all = Vec::new();
-        let mut after = Value::Null;
+        let mut query = List { prefix: prefix.to_owned(), after: None, limit: PAGE };
         loop {
-            let mut request = json!({"do": "list", "prefix": prefix, "limit": PAGE});
-            if !after.is_null() {
-                request["after"] = after;
-            }
-            let mut answer = self.request(&request)?;
+            let mut answer = self.request(&ControlRequest::List(query.clone()))?;
             let you = answer["you"].take();
             if let Some(locks) = answer["locks"].as_array_mut() {
                 for status in locks.iter_mut() {
@@ -70,12 +68,17 @@ pub(in crate::cli) trait LockClient: Send + Sync {
                 }
                 all.append(locks);
             }
-            after = answer["next"].take();
-            if after.is_null() {
-                return Ok(all);
-            }
+            let Some(next) = answer["next"].as_str() else { return Ok(all) };
+            query.after = Some(listed_name(next)?);
         }
     }
+}
+
+/// Parses the name of a lock in an answer.
+pub(in crate::cli) fn listed_name(name: &str) -> CliResult<LockName> {
+    LockName::parse(name).map_err(|error| {
+        CliError::unavailable(format!("the answer names a lock that can't be one: {error}"))
+    })
 }
 
 /// Returns the lock's status in an answer as the caller should see it: with the caller's own lease
@@ -131,9 +134,9 @@ impl ControlFileClient {
 
     /// Sends a request. It is written and its answer is read on a separate thread, because a
     /// suspended daemon would block the caller for ever.
-    fn send(&self, request: &Value) -> CliResult<Receiver<io::Result<Vec<u8>>>> {
+    fn send(&self, request: &ControlRequest) -> CliResult<Receiver<io::Result<Vec<u8>>>> {
         let (send, answer) = mpsc::channel();
-        let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
+        let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_json().to_string());
         let is_asking = Arc::clone(&self.is_asking);
         let asked = thread::Builder::new().name("ask".into()).spawn(move || {
             let _ = send.send(exchange(&path, &request));
@@ -156,15 +159,15 @@ impl ControlFileClient {
 }
 
 impl LockClient for ControlFileClient {
-    fn wait(&self, request: &Value) -> CliResult<Value> {
+    fn wait(&self, request: &ControlRequest) -> CliResult<Value> {
         // A program can't end while a daemon that was stopped has its request, so this waits until
         // the daemon goes on, beyond any limit of the wait.
         let path = self.dir.join(".latchfs/ctl");
-        let answer = exchange(&path, &request.to_string());
+        let answer = exchange(&path, &request.to_json().to_string());
         understand(self.read(answer)?)
     }
 
-    fn request_connected(&self, request: &Value) -> CliResult<Value> {
+    fn request_connected(&self, request: &ControlRequest) -> CliResult<Value> {
         let dir = self.dir.display();
         let silent = format!(
             "the daemon of {dir} has not answered for {HINT_AFTER}, as if it were stopped; this \
@@ -185,7 +188,7 @@ impl LockClient for ControlFileClient {
         Err(CliError::unavailable(silent))
     }
 
-    fn request(&self, request: &Value) -> CliResult<Value> {
+    fn request(&self, request: &ControlRequest) -> CliResult<Value> {
         let answer = self.send(request)?;
         let dir = self.dir.display();
         let is_silent = self.silent.load(Ordering::Relaxed);
@@ -259,6 +262,7 @@ pub(in crate::cli) fn no_answer(dir: &Path, error: &io::Error) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_refusal_has_its_exit_code_and_sentence() {
@@ -318,12 +322,12 @@ mod tests {
     struct Pages;
 
     impl LockClient for Pages {
-        fn wait(&self, request: &Value) -> CliResult<Value> {
+        fn wait(&self, request: &ControlRequest) -> CliResult<Value> {
             self.request(request)
         }
 
-        fn request(&self, request: &Value) -> CliResult<Value> {
-            Ok(match request["after"].as_str() {
+        fn request(&self, request: &ControlRequest) -> CliResult<Value> {
+            Ok(match request.to_json()["after"].as_str() {
                 None => json!({"ok": true, "locks": [{"name": "a"}], "next": "a"}),
                 Some("a") => json!({"ok": true, "locks": [{"name": "b"}], "next": "b"}),
                 Some(_) => json!({"ok": true, "locks": [{"name": "c"}], "next": null}),

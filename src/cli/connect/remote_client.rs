@@ -88,12 +88,11 @@ impl RemoteClient {
 }
 
 impl LockClient for RemoteClient {
-    fn request(&self, request: &Value) -> CliResult<Value> {
+    fn request(&self, request: &ControlRequest) -> CliResult<Value> {
         let mut request = request.clone();
         if let Some(machine) = MachineLocks::at(&self.access.url)? {
-            machine.map_request(&mut request);
+            machine.map_request(&mut request)?;
         }
-        let request = ControlRequest::of(&request).map_err(CliError::usage)?;
         let host = self.host(&request)?;
         let answer = block_on(execute(&host, request));
         let mut answer = answer.ok_or_else(|| CliError::unavailable(NOT_ASKED))?;
@@ -101,11 +100,11 @@ impl LockClient for RemoteClient {
         understand(answer)
     }
 
-    fn wait(&self, request: &Value) -> CliResult<Value> {
+    fn wait(&self, request: &ControlRequest) -> CliResult<Value> {
         self.request(request)
     }
 
-    fn request_connected(&self, request: &Value) -> CliResult<Value> {
+    fn request_connected(&self, request: &ControlRequest) -> CliResult<Value> {
         match self.remote.get() {
             Some(_) => self.request(request),
             None => Err(CliError::unavailable(NOT_ASKED)),

@@ -2,13 +2,17 @@
 //! know the user of a lease, and one user may run several agents.
 
 use crate::cli::connect::mount_client::LockClient;
+use crate::cli::connect::mount_client::listed_name;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::hook::file_lock::PREFIX;
 use crate::cli::output::harmless;
 use crate::cli::status_table::{Status, held_by};
+use crate::control::ControlRequest;
+use crate::control::control_request::{AcquireRequest, LeaseOptions, checked_note};
 use crate::engine::LockName;
+use crate::engine::{Token, Ttl};
 use crate::time::Span;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +23,7 @@ const ATTEMPTS: usize = 3;
 pub(super) struct AgentLeases {
     pub(super) ask: Arc<dyn LockClient>,
     note: String,
-    ttl: String,
+    ttl: Option<Ttl>,
 }
 
 /// Returns the note of the leases of a session.
@@ -30,16 +34,16 @@ pub(super) fn note_of(session: &str) -> String {
 impl AgentLeases {
     /// Returns the leases of a session, which last for so long after they are renewed.
     pub(super) fn new(ask: Arc<dyn LockClient>, session: &str, ttl: Span) -> Self {
-        Self { ask, note: note_of(session), ttl: format!("{}ms", ttl.as_millis()) }
+        Self { ask, note: note_of(session), ttl: Ttl::new(ttl).ok() }
     }
 
     /// Takes the lock of a file, or renews it if the session has it. Returns its token if it was
     /// taken. The error says who has it, since when, and what to do.
     pub(super) fn take(&self, name: &LockName, path: &Path) -> CliResult<Option<u64>> {
-        let name = name.as_str();
-        let acquire = json!({
-            "do": "acquire", "name": name, "ttl": self.ttl, "note": self.note, "parent": true,
-        });
+        let note = checked_note(&self.note).map_err(CliError::usage)?;
+        let options = LeaseOptions { ttl: self.ttl, note: Some(note), ..LeaseOptions::default() };
+        let acquire = AcquireRequest { for_parent: true, ..AcquireRequest::new(name, options) };
+        let acquire = ControlRequest::Acquire(acquire);
         let mut refused = String::new();
         for _ in 0..ATTEMPTS {
             match self.ask.request(&acquire) {
@@ -47,12 +51,12 @@ impl AgentLeases {
                 Err(CliError::Said(Exit::Conflict, why)) => refused = why,
                 Err(error) => return Err(error),
             }
-            let answer = self.ask.request(&json!({"do": "status", "name": name}))?;
+            let answer = self.ask.request(&ControlRequest::Status(name.clone()))?;
             let (status, you) = (&answer["status"], &answer["you"]);
             let is_own = status["note"] == self.note.as_str() && status["holder"] == *you;
             match Status(status).phase().as_str() {
                 "held" if !is_own => return Err(self.taken(name, path, status)),
-                "held" => match self.renew(name, &status["token"]) {
+                "held" => match self.renew(name, token_of(status)) {
                     Ok(()) => return Ok(None),
                     // The lease has expired since.
                     Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => {}
@@ -66,9 +70,9 @@ impl AgentLeases {
         Err(CliError::Said(Exit::Conflict, refused))
     }
 
-    fn taken(&self, name: &str, path: &Path, status: &Value) -> CliError {
+    fn taken(&self, name: &LockName, path: &Path, status: &Value) -> CliError {
         let path = harmless(&path.to_string_lossy());
-        let quoted = harmless(&name.replace('\'', "'\\''"));
+        let quoted = harmless(&name.as_str().replace('\'', "'\\''"));
         CliError::Said(
             Exit::Conflict,
             format!(
@@ -81,15 +85,15 @@ impl AgentLeases {
         )
     }
 
-    fn renew(&self, name: &str, token: &Value) -> CliResult {
-        let renew = json!({"do": "renew", "name": name, "token": token, "ttl": self.ttl});
-        self.ask.request(&renew).map(drop)
+    fn renew(&self, name: &LockName, token: Token) -> CliResult {
+        let (ttl, token) = (self.ttl, Some(token));
+        let options = LeaseOptions { ttl, token, ..LeaseOptions::default() };
+        self.ask.request(&ControlRequest::renewal(name, options)).map(drop)
     }
 
     /// Releases the lock of a file that was taken under this token.
-    pub(super) fn release(&self, name: &LockName, token: u64) -> CliResult {
-        let release = json!({"do": "release", "name": name.as_str(), "token": token});
-        self.ask.request(&release).map(drop)
+    pub(super) fn release(&self, name: &LockName, token: Token) -> CliResult {
+        self.ask.request(&ControlRequest::end_of(name, token)).map(drop)
     }
 
     /// Renews all leases of the session.
@@ -99,19 +103,17 @@ impl AgentLeases {
 
     /// Releases all leases of the session, also that of its watcher, which ends then.
     pub(super) fn release_all(&self) -> CliResult {
-        let release = |name: &str, token: &Value| {
-            self.ask.request(&json!({"do": "release", "name": name, "token": token})).map(drop)
-        };
-        self.for_each(release)
+        self.for_each(|name, token| self.release(name, token))
     }
 
     /// Makes a call for each lease of the session. One that has ended meanwhile is no error.
-    fn for_each(&self, call: impl Fn(&str, &Value) -> CliResult) -> CliResult {
+    fn for_each(&self, call: impl Fn(&LockName, Token) -> CliResult) -> CliResult {
         for status in self.ask.list(PREFIX)? {
             if status["note"] != self.note.as_str() || Status(&status).phase() != "held" {
                 continue;
             }
-            match call(status["name"].as_str().unwrap_or_default(), &status["token"]) {
+            let name = listed_name(status["name"].as_str().unwrap_or_default())?;
+            match call(&name, token_of(&status)) {
                 Ok(()) | Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => {}
                 Err(error) => return Err(error),
             }
@@ -120,22 +122,28 @@ impl AgentLeases {
     }
 }
 
+/// Returns the token in the status of a held lock.
+fn token_of(status: &Value) -> Token {
+    Token::named(status["token"].as_u64().unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use parking_lot::Mutex;
+    use serde_json::json;
 
     /// A lock service that gives prepared answers, and records what it was asked.
     struct Prepared(Mutex<(Vec<CliResult<Value>>, Vec<String>)>);
 
     impl LockClient for Prepared {
-        fn request(&self, request: &Value) -> CliResult<Value> {
+        fn request(&self, request: &ControlRequest) -> CliResult<Value> {
             let mut state = self.0.lock();
-            state.1.push(request["do"].as_str().unwrap_or_default().to_owned());
+            state.1.push(request.kind().as_str().to_owned());
             state.0.remove(0)
         }
 
-        fn wait(&self, request: &Value) -> CliResult<Value> {
+        fn wait(&self, request: &ControlRequest) -> CliResult<Value> {
             self.request(request)
         }
     }

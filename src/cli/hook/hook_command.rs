@@ -12,10 +12,12 @@ use crate::cli::hook::file_lock::{canonical, name_of, watcher_of};
 use crate::cli::lock::held_lock::HoldTerms;
 use crate::cli::lock::lock_commands::{ModeArgs, TermArgs};
 use crate::cli::output;
+use crate::control::ControlRequest;
 use crate::engine::{LockName, Ttl};
+use crate::engine::{QueuePolicy, Token};
 use crate::log_output;
 use crate::time::{Span, Time, boot_now};
-use serde_json::{Value, json};
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -122,7 +124,7 @@ fn take_all(leases: &AgentLeases, files: impl IntoIterator<Item = PathBuf>) -> C
             Err(error) => {
                 for (name, token) in new {
                     // A lease that is not released expires.
-                    let _ = leases.release(&name, token);
+                    let _ = leases.release(&name, Token::named(token));
                 }
                 return Err(error);
             }
@@ -139,7 +141,7 @@ fn start_watcher(
     watcher: &LockName,
     session: &str,
 ) -> CliResult {
-    let answer = leases.ask.request(&json!({"do": "status", "name": watcher.as_str()}))?;
+    let answer = leases.ask.request(&ControlRequest::Status(watcher.clone()))?;
     if answer["status"]["phase"] == "held" {
         return Ok(());
     }
@@ -165,7 +167,7 @@ fn watch(args: &HookArgs, agent: WatchedProcess, session: &str) -> CliResult {
     let terms = HoldTerms {
         mode: ModeArgs::default(),
         term: TermArgs { note: Some(note_of(session)), ..TermArgs::default() },
-        wait: Value::Null,
+        queue: QueuePolicy::Skip,
     };
     let dir = place.dir();
     let (held, lease) = match terms.acquire(Arc::clone(&ask), dir, &name) {

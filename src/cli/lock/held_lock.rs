@@ -23,15 +23,18 @@ use crate::cli::argument_types::span;
 use crate::cli::connect::mount_client::{LockClient, no_answer, own_status};
 use crate::cli::connect::target::{CommandTarget, TargetArgs};
 use crate::cli::exit::{CliError, CliResult, Exit};
-use crate::cli::lock::lock_commands::{ModeArgs, NameArg, TermArgs, request};
+use crate::cli::lock::lock_commands::{ModeArgs, NameArg, TermArgs};
 use crate::cli::output;
 use crate::cli::run::children::{Signals, is_end, wake};
 use crate::cli::status_table::{Status, held_by};
+use crate::control::ControlRequest;
+use crate::control::control_request::{AcquireRequest, LeaseOptions};
 use crate::engine::LockName;
 use crate::engine::values::lease::GRACE_OF_PROCESS;
+use crate::engine::{QueuePolicy, Token};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -44,8 +47,8 @@ use std::{io, thread};
 pub(in crate::cli) struct HoldTerms {
     pub(in crate::cli) mode: ModeArgs,
     pub(in crate::cli) term: TermArgs,
-    /// Whether and for how long the request waits in the queue, as the request names it.
-    pub(in crate::cli) wait: Value,
+    /// Whether and for how long the request waits in the queue.
+    pub(in crate::cli) queue: QueuePolicy,
 }
 
 /// A lock that this process holds.
@@ -60,11 +63,6 @@ pub(in crate::cli) struct HeldLock {
 }
 
 impl HoldTerms {
-    /// Returns the part of a request that says for how long to wait; without a limit, for ever.
-    pub(in crate::cli) fn waiting(limit: Option<Span>) -> Value {
-        limit.map_or(Value::Bool(true), |limit| format!("{}ms", limit.as_millis()).into())
-    }
-
     /// Acquires the lock `name` for this process, and starts to watch its lease. `dir` is the mount
     /// of the lock, unless a server is asked.
     pub(in crate::cli) fn acquire(
@@ -73,10 +71,13 @@ impl HoldTerms {
         dir: Option<&Path>,
         name: &LockName,
     ) -> CliResult<(HeldLock, LeaseWatcher)> {
-        let how = json!({"pid": std::process::id(), "wait": self.wait});
-        let how = [&self.term.json(), &self.mode.json(), &how];
-        let request = request("acquire", name.as_str(), &how);
-        let answer = wait(&ctl, name, &request)?;
+        let options = LeaseOptions {
+            pid: Some(std::process::id()),
+            mode: Some(self.mode.mode()),
+            ..self.term.options()?
+        };
+        let ask = AcquireRequest { queue: self.queue, ..AcquireRequest::new(name, options) };
+        let answer = wait(&ctl, name, &ControlRequest::Acquire(ask))?;
         let (token, status) = (answer["token"].as_u64(), own_status(answer));
         let number = |field: &str| status[field].as_u64();
         let (ttl, seat) = (number("ttl_ms"), number("seat"));
@@ -98,10 +99,10 @@ impl HoldTerms {
 
 impl HeldLock {
     pub(in crate::cli) fn release(&self) -> CliResult {
-        self.send(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
+        self.send(&ControlRequest::end_of(&self.name, Token::named(self.token)))
     }
 
-    pub(in crate::cli) fn send(&self, request: &Value) -> CliResult {
+    pub(in crate::cli) fn send(&self, request: &ControlRequest) -> CliResult {
         self.ctl.request(request).map(drop)
     }
 }
@@ -128,7 +129,9 @@ impl LeaseRenewal {
         let stopped = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stopped);
         let period = Span::from_nanos(ttl.as_nanos() / RENEWALS_PER_TTL);
-        let request = json!({"do": "renew", "name": name.as_str(), "token": token});
+        let token = Some(Token::named(token));
+        let options = LeaseOptions { token, ..LeaseOptions::default() };
+        let request = ControlRequest::renewal(name, options);
         thread::Builder::new().name("renewal".into()).spawn(move || {
             let mut pause = period;
             loop {
@@ -302,7 +305,7 @@ impl StatusSource {
     fn status(&mut self) -> CliResult<Value> {
         match self {
             Self::Server { ask, name } => {
-                let mut answer = ask.wait(&json!({"do": "status", "name": name.as_str()}))?;
+                let mut answer = ask.wait(&ControlRequest::Status(name.clone()))?;
                 Ok(answer["status"].take())
             }
             Self::Mount { dir, path, file } => {
@@ -360,7 +363,7 @@ pub(in crate::cli) fn run(args: &HoldArgs) -> CliResult {
     let terms = HoldTerms {
         mode: args.mode,
         term: args.term.clone(),
-        wait: if args.try_only { Value::Null } else { HoldTerms::waiting(args.wait) },
+        queue: if args.try_only { QueuePolicy::Skip } else { QueuePolicy::Join(args.wait) },
     };
     let (held, tenure) =
         signals.end_or(|| ask.close(), || terms.acquire(Arc::clone(&ask), place.dir(), &name))?;
@@ -424,9 +427,9 @@ struct QueueWatch {
 pub(in crate::cli) fn wait(
     client: &Arc<dyn LockClient>,
     name: &LockName,
-    request: &Value,
+    request: &ControlRequest,
 ) -> CliResult<Value> {
-    if request["wait"].is_null() {
+    if !request.waits() {
         return client.request(request);
     }
     if output::is_quiet() {
@@ -450,7 +453,7 @@ impl WaitOver {
         while !self.ends_within(pause) {
             // Each pause is twice as long as the last one, unless the queue place has changed.
             pause = Span::from_nanos(pause.as_nanos() * 2).min(SLOW_POLL);
-            let asked = json!({"do": "status", "name": name.as_str()});
+            let asked = ControlRequest::Status(name.clone());
             let Ok(mut answer) = client.request_connected(&asked) else { continue };
             let (status, you) = (answer["status"].take(), answer["you"].take());
             let Some((line, place)) = watch.news(&status, &you) else { continue };
@@ -544,6 +547,7 @@ mod tests {
 #[cfg(test)]
 mod wait_progress_tests {
     use super::*;
+    use serde_json::json;
 
     fn queue(waiters: &[(&str, u64)], note: &str) -> Value {
         let waiters: Vec<_> = waiters

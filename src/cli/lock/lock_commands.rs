@@ -7,6 +7,7 @@
 //! guarded folder.
 
 use crate::cli::argument_types::{absolute, grace, parsed, seats, span, ttl};
+use crate::cli::connect::mount_client::listed_name;
 use crate::cli::connect::mount_client::{LockClient, own_status, show_own};
 use crate::cli::connect::target::{CommandTarget, TargetArgs};
 use crate::cli::exit::{CliError, CliResult, Exit};
@@ -16,13 +17,20 @@ use crate::cli::lock::held_lock;
 use crate::cli::output;
 use crate::cli::output::{TerminalStyle, harmless};
 use crate::cli::status_table::{Status, held_by, page, process_of};
+use crate::control::ControlRequest;
+use crate::control::control_request::{
+    AcquireRequest, LeaseOptions, ReleaseRequest, StealRequest, checked_handover, checked_note,
+    checked_reason, checked_token,
+};
 use crate::engine::{Grace, LockName, RefusalKind, Seats, Ttl};
+use crate::engine::{Mode, QueuePolicy, Token};
 use crate::holder_id::Maker;
+use crate::service::List;
 use crate::time::Span;
 use clap::Parser;
 use clap_complete::{ArgValueCompleter, CompletionCandidate};
 use kernel::machine_facts::is_root;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::process::parent_id;
@@ -80,14 +88,13 @@ impl ModeArgs {
         !self.shared && self.max.is_none()
     }
 
-    /// Returns the fields of a request for the lock.
-    pub(in crate::cli) fn json(self) -> Value {
-        let mode = match (self.shared, self.max) {
-            (_, Some(_)) => None,
-            (true, None) => Some("shared"),
-            (false, None) => Some("exclusive"),
-        };
-        json!({"mode": mode, "max": self.max.map(Seats::get)})
+    /// Returns the mode in which the lock is requested.
+    pub(in crate::cli) const fn mode(self) -> Mode {
+        match (self.shared, self.max) {
+            (_, Some(seats)) => Mode::Seats(seats),
+            (true, None) => Mode::Shared,
+            (false, None) => Mode::Exclusive,
+        }
     }
 }
 
@@ -208,34 +215,44 @@ struct TokenArg {
 }
 
 pub(in crate::cli) fn acquire(args: &AcquireArgs) -> CliResult {
-    let wait = args.wait.map(|span| exact(span.as_millis()));
-    let how = json!({
-        "wait": wait, "reentrant": args.reentrant, "remember": args.remember, "parent": true
-    });
-    let status = acquired(&args.lock, &[&args.term.json(), &args.mode.json(), &how])?;
+    let queue = args.wait.map_or(QueuePolicy::Skip, |span| QueuePolicy::Join(Some(span)));
+    let options = LeaseOptions { mode: Some(args.mode.mode()), ..args.term.options()? };
+    let status = acquired(&args.lock, options, queue, args.reentrant, args.remember)?;
     let is_new = status["acquired_at"] == status["renewed_at"];
     print_status(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
 }
 
 pub(in crate::cli) fn wait(args: &WaitArgs) -> CliResult {
-    let wait = args.wait.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
-    let how = json!({
-        "wait": wait, "reentrant": args.reentrant, "remember": args.remember, "parent": true
-    });
-    let status = acquired(&args.lock, &[&args.term.json(), &args.mode.json(), &how])?;
+    let queue = QueuePolicy::Join(args.wait);
+    let options = LeaseOptions { mode: Some(args.mode.mode()), ..args.term.options()? };
+    let status = acquired(&args.lock, options, queue, args.reentrant, args.remember)?;
     print_status(&args.lock, &status, "acquired")
 }
 
-/// Acquires a lock, or waits for it in its queue if `how` says so, and returns its status.
-fn acquired(args: &LockArgs, how: &[&Value]) -> CliResult<Value> {
+/// Acquires a lock, or waits for it in its queue, and returns its status.
+fn acquired(
+    args: &LockArgs,
+    options: LeaseOptions,
+    queue: QueuePolicy,
+    reentrant: bool,
+    remember: bool,
+) -> CliResult<Value> {
     let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
-    let answer = held_lock::wait(&ask, &name, &request("acquire", name.as_str(), how))?;
+    let wanted = AcquireRequest {
+        queue,
+        reentrant,
+        remember,
+        for_parent: true,
+        ..AcquireRequest::new(&name, options)
+    };
+    let answer = held_lock::wait(&ask, &name, &ControlRequest::Acquire(wanted))?;
     ask.close();
     Ok(own_status(answer))
 }
 
 pub(in crate::cli) fn renew(args: &RenewArgs) -> CliResult {
-    let status = change(&args.lock, "renew", &[&args.term.json(), &args.token.json()])?;
+    let options = LeaseOptions { token: args.token.token()?, ..args.term.options()? };
+    let status = change(&args.lock, |name| ControlRequest::renewal(&name, options))?;
     print_status(&args.lock, &status, "renewed")
 }
 
@@ -243,12 +260,14 @@ pub(in crate::cli) fn release(args: &ReleaseArgs) -> CliResult {
     // The parser requires a name unless --all is given.
     let Some(name) = args.name.as_ref().filter(|_| !args.all) else { return release_all(args) };
     let CommandTarget { ask, name, place } = args.target.asking(name)?;
-    let token = match args.token.token {
-        None if !args.any => Some(token_of_shell(&*ask, &name, place.dir())?),
+    let token = match args.token.token()? {
+        None if !args.any => Some(Token::named(token_of_shell(&*ask, &name, place.dir())?)),
         token => token,
     };
-    let how = json!({"token": token, "handover": args.handover});
-    let status = ask.status(&request("release", name.as_str(), &[&how]))?;
+    let handover = args.handover.as_deref().map(checked_handover).transpose();
+    let handover = handover.map_err(CliError::usage)?;
+    let request = ReleaseRequest { name, token, handover };
+    let status = ask.status(&ControlRequest::Release(request))?;
     if args.json {
         return output::json(&status);
     }
@@ -274,12 +293,13 @@ fn release_all(args: &ReleaseArgs) -> CliResult {
 }
 
 fn release_all_at_mount(ask: &dyn LockClient) -> CliResult<Value> {
-    let you = ask.request(&json!({"do": "list", "limit": 1}))?["you"].take();
+    let first = List { limit: 1, ..List::default() };
+    let you = ask.request(&ControlRequest::List(first))?["you"].take();
     let mut holds = 0_u64;
     for status in ask.list("")? {
         for (token, _) in leases_of(&status, &you) {
-            let name = status["name"].as_str().unwrap_or_default();
-            match ask.request(&request("release", name, &[&json!({"token": token})])) {
+            let name = listed_name(status["name"].as_str().unwrap_or_default())?;
+            match ask.request(&ControlRequest::end_of(&name, Token::named(token))) {
                 Ok(_) => holds += 1,
                 // The tenure has ended since it was listed.
                 Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => {}
@@ -293,7 +313,7 @@ fn release_all_at_mount(ask: &dyn LockClient) -> CliResult<Value> {
 /// Returns the token of the lease that `release` without options releases: a lease acquired from
 /// this shell, or else one acquired by an ended process of the shell's login session.
 fn token_of_shell(ask: &dyn LockClient, name: &LockName, dir: Option<&Path>) -> CliResult<u64> {
-    let mut answer = ask.request(&request("status", name.as_str(), &[]))?;
+    let mut answer = ask.request(&ControlRequest::Status(name.clone()))?;
     let (status, you) = (answer["status"].take(), answer["you"].take());
     let shell = Maker::running(parent_id());
     let own = leases_of(&status, &you);
@@ -367,11 +387,14 @@ fn not_held(name: &LockName, status: &Value, you: &Value, dir: Option<&Path>) ->
 
 pub(in crate::cli) fn steal(args: &StealArgs) -> CliResult {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
-    let reason = json!({
-        "reason": args.reason, "token": args.token, "parent": true, "now": args.now
-    });
+    let token = TokenArg { token: args.token }.token()?;
+    let options = LeaseOptions { token, ..term.options()? };
+    let reason = checked_reason(&args.reason).map_err(CliError::usage)?;
     let was_free = Status(&current_status(&args.lock)?).phase() == "free";
-    let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
+    let mut status = change(&args.lock, |name| {
+        let at_once = args.now;
+        ControlRequest::Steal(StealRequest { name, options, reason, for_parent: true, at_once })
+    })?;
     // The new lease begins when the steal grace of the old holder is over, or when it has said
     // that it has stopped. A caller may use the lock as soon as this command ends, so the command
     // waits until the new lease has begun.
@@ -404,7 +427,7 @@ pub(in crate::cli) fn status(args: &StatusArgs) -> CliResult {
         return shown(args, &known.it);
     }
     let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
-    let status = ask.status(&request("status", name.as_str(), &[]));
+    let status = ask.status(&ControlRequest::Status(name));
     // The command asks for the state of the connection to the server even if the status request has
     // failed, because a lost connection explains the failure.
     let contact = ask.about().ok().map(|mut about| about["contact"].take());
@@ -438,47 +461,27 @@ fn print_status(args: &LockArgs, status: &Value, how: &str) -> CliResult {
 }
 
 fn current_status(args: &LockArgs) -> CliResult<Value> {
-    change(args, "status", &[])
+    change(args, ControlRequest::Status)
 }
 
-/// Sends a request about the lock, with `what` as its kind and with all fields of the objects
-/// `more` that are not null. Returns the lock's status from the answer.
-fn change(args: &LockArgs, what: &str, more: &[&Value]) -> CliResult<Value> {
+/// Sends a request about the lock. Returns the lock's status from the answer.
+fn change(args: &LockArgs, what: impl FnOnce(LockName) -> ControlRequest) -> CliResult<Value> {
     let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
-    ask.status(&request(what, name.as_str(), more))
-}
-
-pub(super) fn request(what: &str, name: &str, more: &[&Value]) -> Value {
-    let mut request = Map::new();
-    request.insert("do".into(), what.into());
-    request.insert("name".into(), name.into());
-    for (key, value) in more.iter().filter_map(|fields| fields.as_object()).flatten() {
-        if !value.is_null() {
-            request.insert(key.clone(), value.clone());
-        }
-    }
-    Value::Object(request)
+    ask.status(&what(name))
 }
 
 impl TermArgs {
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "ttl": self.ttl.map(|ttl| exact(ttl.span().as_millis())),
-            "grace": self.grace.map(|grace| exact(grace.span().as_millis())),
-            "note": self.note,
-        })
+    pub(super) fn options(&self) -> CliResult<LeaseOptions> {
+        let note = self.note.as_deref().map(checked_note).transpose();
+        let note = note.map_err(CliError::usage)?;
+        Ok(LeaseOptions { ttl: self.ttl, grace: self.grace, note, ..LeaseOptions::default() })
     }
 }
 
 impl TokenArg {
-    fn json(&self) -> Value {
-        json!({"token": self.token})
+    fn token(&self) -> CliResult<Option<Token>> {
+        self.token.map(checked_token).transpose().map_err(CliError::usage)
     }
-}
-
-/// Formats milliseconds exactly, unlike the display of a [`Span`], which rounds for people.
-fn exact(millis: u64) -> String {
-    format!("{millis}ms")
 }
 
 /// The longest time for which a completion waits for the names.
@@ -535,8 +538,8 @@ fn names(begun: &OsStr) -> Vec<CompletionCandidate> {
 
 fn listed(begun: &str) -> Option<Vec<CompletionCandidate>> {
     let target = TargetOnly::try_parse_from(target_words(std::env::args_os())).ok()?.target;
-    let request = json!({"do": "list", "prefix": begun, "limit": NAMES_MAX});
-    let answer = target.lock_client().ok()?.request(&request).ok()?;
+    let query = List { prefix: begun.to_owned(), after: None, limit: NAMES_MAX };
+    let answer = target.lock_client().ok()?.request(&ControlRequest::List(query)).ok()?;
     let locks = answer["locks"].as_array()?.iter().map(Status);
     let locks = locks.filter(|lock| is_plain(&lock.text("name")));
     let candidate = |lock: Status<'_>| {
@@ -602,7 +605,7 @@ pub(in crate::cli) fn run(args: &WhoArgs) -> CliResult {
         }
     }
     let CommandTarget { ask, name, .. } = args.target.asking(&args.file)?;
-    let status = ask.status(&json!({"do": "status", "name": name.as_str()}))?;
+    let status = ask.status(&ControlRequest::Status(name.clone()))?;
     if args.json {
         return output::json(&json!({"lock": name.as_str(), "status": status}));
     }
@@ -649,7 +652,7 @@ fn of_folder(args: &WhoArgs, endpoint: &GuardEndpoint) -> CliResult {
 fn at_server(args: &WhoArgs, url: &str, lock: &str) -> CliResult<Value> {
     let name = LockName::parse(lock).map_err(|error| CliError::usage(error.to_string()))?;
     let server = args.target.direct_to_server_of_folder(url)?;
-    let status = server.status(&json!({"do": "status", "name": name.as_str()}));
+    let status = server.status(&ControlRequest::Status(name));
     status.map_err(|error| match error {
         CliError::Said(Exit::Denied, sentence) => CliError::Said(
             Exit::Denied,
@@ -689,15 +692,6 @@ fn lines(status: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn request_has_only_the_fields_that_are_given() {
-        let term = TermArgs { ttl: Ttl::parse("1m30s").ok(), grace: None, note: Some("hi".into()) };
-        let token = TokenArg { token: None };
-        let request = request("renew", "team/build", &[&term.json(), &token.json()]);
-        let expected = json!({"do": "renew", "name": "team/build", "ttl": "90000ms", "note": "hi"});
-        assert_eq!(request, expected);
-    }
 
     #[test]
     fn a_stolen_lock_may_be_used_when_its_lease_begins() {

@@ -13,9 +13,11 @@ use crate::cli::lock::held_lock::{LeaseValidity, LeaseWatcher};
 use crate::cli::lock::lock_commands::{ModeArgs, TermArgs, completer};
 use crate::cli::output;
 use crate::cli::status_table::{SLOT_DONE, Status, held_by};
+use crate::control::ControlRequest;
+use crate::control::control_request::{LeaseOptions, RenewRequest};
 use crate::engine::{LockName, Ttl};
+use crate::engine::{QueuePolicy, Token};
 use crate::time::{Span, Time, boot_now};
-use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -267,15 +269,16 @@ fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
     let unbind = || {
         let CommandTarget { ask, name, .. } = args.target.asking(args.name_and_words().0)?;
         let name = slot_name(name, args.slot.as_deref())?;
-        let mut request = json!({"name": name.as_str(), "token": lease.token});
-        match step {
+        let token = Token::named(lease.token);
+        ask.request(&match step {
             Inheritance::Renew => {
-                request["do"] = "renew".into();
-                request["ttl"] = format!("{}ms", lease.ttl_ms).into();
+                let ttl = Ttl::new(Span::from_millis(lease.ttl_ms)).ok();
+                let token = Some(token);
+                let options = LeaseOptions { ttl, token, ..LeaseOptions::default() };
+                ControlRequest::renewal(&name, options)
             }
-            Inheritance::Release => request["do"] = "release".into(),
-        }
-        ask.request(&request)
+            Inheritance::Release => ControlRequest::end_of(&name, token),
+        })
     };
     // A failure of this request is only printed, because the lease expires at the end of its ttl
     // anyway.
@@ -308,7 +311,7 @@ fn acquire(
     let terms = HoldTerms {
         mode: args.mode,
         term: TermArgs { ttl: args.term.ttl.or(slot_ttl), ..args.term.clone() },
-        wait: if never_waits { Value::Null } else { HoldTerms::waiting(args.wait) },
+        queue: if never_waits { QueuePolicy::Skip } else { QueuePolicy::Join(args.wait) },
     };
     let mut tries = 0;
     loop {
@@ -317,7 +320,7 @@ fn acquire(
             Err(CliError::Said(Exit::Conflict, sentence)) if never_waits => sentence,
             acquired => return acquired.map(Some),
         };
-        let status = ctl.status(&json!({"do": "status", "name": name.as_str()}))?;
+        let status = ctl.status(&ControlRequest::Status(name.clone()))?;
         let is_free = Status(&status).phase() == "free";
         if !is_free && args.slot.is_some() {
             log::info!("nothing is left to do: lock '{name}' is {}", held_by(Status(&status)));
@@ -447,9 +450,7 @@ impl HeldLock {
             return Ok(None);
         }
         let (name, token) = (&self.name, self.token);
-        let unbound = self.send(&json!({
-            "do": "renew", "name": name.as_str(), "token": token, "unbind": true,
-        }));
+        let unbound = self.unbind(LeaseOptions::default());
         let renewal = unbound.and_then(|()| {
             let renewal = LeaseRenewal::start(Arc::clone(&self.ctl), name, token, self.ttl);
             renewal.map(Some).map_err(|error| CliError::system("no thread can be made", &error))
@@ -478,10 +479,17 @@ impl HeldLock {
     /// so that the lock stays held until its ttl is over, and no other host runs the command
     /// meanwhile.
     fn keep(&self) -> CliResult {
-        let ttl = format!("{}ms", self.ttl.as_millis());
-        self.send(&json!({
-            "do": "renew", "name": self.name.as_str(), "token": self.token, "ttl": ttl,
-            "note": SLOT_DONE, "unbind": true,
+        let (ttl, note) = (Ttl::new(self.ttl).ok(), Some(SLOT_DONE.into()));
+        self.unbind(LeaseOptions { ttl, note, ..LeaseOptions::default() })
+    }
+
+    /// Renews the lease, which outlives this process from now on.
+    fn unbind(&self, options: LeaseOptions) -> CliResult {
+        let options = LeaseOptions { token: Some(Token::named(self.token)), ..options };
+        self.send(&ControlRequest::Renew(RenewRequest {
+            name: self.name.clone(),
+            options,
+            unbinds: true,
         }))
     }
 }

@@ -8,8 +8,10 @@ use crate::cli::output;
 use crate::cli::output::{Colour, TerminalStyle};
 use crate::cli::status_table::terminal_size;
 use crate::cli::status_table::{Status, is_finished_slot, table};
+use crate::control::ControlRequest;
+use crate::engine::LockName;
 use crate::status::forget_waiting_time;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// The interval of `ls --watch` in milliseconds: times are displayed in seconds.
 const EVERY_MS: libc::c_int = 1_000;
@@ -97,7 +99,8 @@ impl ListArgs {
         };
         // If the credentials may not see this name, they see no locks at all, so the error needs no
         // report.
-        let status = ctl.status(&json!({"do": "status", "name": name})).ok()?;
+        let name = LockName::parse(name).ok()?;
+        let status = ctl.status(&ControlRequest::Status(name)).ok()?;
         Status(&status).not_granting()
     }
 
@@ -144,6 +147,7 @@ fn without_time(status: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn time_alone_is_no_change() {
