@@ -2,7 +2,7 @@
 //! leaves a part of the table to the others.
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
@@ -361,6 +361,65 @@ impl SharedTable {
     pub fn taken(&self) -> usize {
         self.0.taken.lock().all
     }
+
+    /// Returns the number of identities that have taken places.
+    pub fn identities(&self) -> usize {
+        self.0.taken.lock().by.len()
+    }
+
+    /// Returns the number of places that an identity has taken.
+    pub fn taken_by(&self, who: &Identity) -> usize {
+        self.0.taken.lock().of(who)
+    }
+}
+
+/// A bounded queue whose entries belong to identities. An entry beyond the share of its identity
+/// replaces the oldest one of that identity; one beyond the bound replaces the oldest one of the
+/// identity with the most.
+#[derive(Debug)]
+pub struct SharedQueue<T> {
+    table: SharedTable,
+    /// The entries, oldest first.
+    entries: VecDeque<(TableShare, T)>,
+}
+
+impl<T> SharedQueue<T> {
+    /// Returns an empty queue of at most `all_max` entries for `items`, of which one identity may
+    /// have `one_max`.
+    pub fn new(items: &'static str, all_max: usize, one_max: usize) -> Self {
+        Self { table: SharedTable::new(items, all_max, one_max), entries: VecDeque::new() }
+    }
+
+    /// Adds an entry of an identity, which may replace an older one.
+    pub fn push(&mut self, who: &Identity, entry: T) {
+        self.entries.push_back((self.table.take_always(who, 1), entry));
+        let ShareLimit { one, all } = self.table.0.limit;
+        let replaced = if self.table.taken_by(who) > one {
+            self.entries.iter().position(|(share, _)| share.who == *who)
+        } else if self.entries.len() > all {
+            let taken_by =
+                |(_, (share, _)): &(usize, &(TableShare, T))| self.table.taken_by(&share.who);
+            // `max_by_key` returns the last of several, which is the oldest one here.
+            let oldest_last = self.entries.iter().enumerate().rev();
+            oldest_last.max_by_key(taken_by).map(|(place, _)| place)
+        } else {
+            None
+        };
+        if let Some(place) = replaced {
+            self.entries.remove(place);
+        }
+    }
+
+    /// Removes the oldest entry that `is_it` finds, and returns it.
+    pub fn remove(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
+        let place = self.entries.iter().position(|(_, entry)| is_it(entry))?;
+        self.entries.remove(place).map(|(_, entry)| entry)
+    }
+
+    /// Returns the number of entries.
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
 }
 
 impl TableInner {
@@ -372,7 +431,7 @@ impl TableInner {
         limit: ShareLimit,
     ) -> Result<(), TableFull> {
         let fits = |has: usize, max: usize| more <= max.saturating_sub(has);
-        if !fits(taken.by.get(who).copied().unwrap_or(0), limit.one) {
+        if !fits(taken.of(who), limit.one) {
             return Err(TableFull { items: self.items, who: Some(who.clone()), max: limit.one });
         }
         if !fits(taken.within_shares, limit.all) {
@@ -430,6 +489,10 @@ impl Drop for TableShare {
 }
 
 impl TakenPlaces {
+    fn of(&self, who: &Identity) -> usize {
+        self.by.get(who).copied().unwrap_or(0)
+    }
+
     fn add(&mut self, who: &Identity, more: usize, one_max: usize) {
         if more == 0 {
             return;

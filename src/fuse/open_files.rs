@@ -49,6 +49,7 @@ use crate::fuse::refusals::Refusals;
 use crate::service::event_log::EventWatch;
 use crate::service::{LockService, SessionOwner};
 use crate::status::{event_of, lost};
+use common::shares::{Identity, SharedQueue};
 use common::task::{Pending, Promise, pending};
 use kernel::file_system::{DirEntry, Done, Errno, PollEvents, ReadBytes, ReadRequest};
 use kernel::handles::{Full, HandleNumbers, Handles, Pool, Share, Shares};
@@ -430,10 +431,13 @@ const THREADS_MAX: usize = 1_024;
 const THREADS_OF_ONE_MAX: usize = THREADS_MAX / 2;
 
 /// The threads whose opens the kernel repeats.
-#[derive(Debug, Default)]
-pub(crate) struct RepeatedOpens {
-    /// The threads with their users, oldest first.
-    threads: Mutex<VecDeque<(u32, u32)>>,
+#[derive(Debug)]
+pub(crate) struct RepeatedOpens(Mutex<SharedQueue<u32>>);
+
+impl Default for RepeatedOpens {
+    fn default() -> Self {
+        Self(Mutex::new(SharedQueue::new("repeated opens", THREADS_MAX, THREADS_OF_ONE_MAX)))
+    }
 }
 
 impl RepeatedOpens {
@@ -444,24 +448,14 @@ impl RepeatedOpens {
         if tid == 0 || self.done(tid) {
             return false;
         }
-        let mut threads = self.threads.lock();
-        let is_own = |(user, _): &(u32, u32)| *user == uid;
-        if threads.iter().filter(|thread| is_own(thread)).count() >= THREADS_OF_ONE_MAX {
-            let oldest = threads.iter().position(is_own);
-            oldest.and_then(|oldest| threads.remove(oldest));
-        } else if threads.len() >= THREADS_MAX {
-            threads.pop_front();
-        }
-        threads.push_back((uid, tid));
+        self.0.lock().push(&Identity::User(uid), tid);
         true
     }
 
     /// Records that the thread `tid` has opened a file or made one. Returns whether its open was a
     /// repeated one.
     pub(crate) fn done(&self, tid: u32) -> bool {
-        let mut threads = self.threads.lock();
-        let at = threads.iter().position(|(_, thread)| *thread == tid);
-        at.is_some_and(|at| threads.remove(at).is_some())
+        self.0.lock().remove(|thread| *thread == tid).is_some()
     }
 }
 
@@ -940,10 +934,10 @@ mod repeated_opens_tests {
         }
         let more = 30_000..;
         assert!(more.take(THREADS_MAX).all(|tid| opens.repeats(2, tid)));
-        assert_eq!(opens.threads.lock().len(), THREADS_MAX);
+        assert_eq!(opens.0.lock().count(), THREADS_MAX);
         assert_eq!((remembered(1), remembered(2)), (THREADS_OF_ONE_MAX, 0));
         assert!(threads(1).chain(threads(4)).all(|tid| opens.repeats(tid / 10_000, tid)));
-        assert_eq!(opens.threads.lock().len(), THREADS_MAX, "three users share the table");
+        assert_eq!(opens.0.lock().count(), THREADS_MAX, "three users share the table");
     }
 }
 

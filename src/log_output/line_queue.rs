@@ -7,6 +7,7 @@
 //! the others.
 
 use super::line_format::{LineStyle, format_line};
+use crate::shares::{Identity, SharedTable, TableShare};
 use crate::time::{Span, Time, Wall, steady_now};
 use env_logger::fmt::style::Style;
 use log::kv::{Key, Value};
@@ -227,10 +228,10 @@ fn write_patiently(out: &mut dyn Write, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Maximum number of lines of one kind in a second.
-const LINES_MAX: u32 = 100;
+const LINES_MAX: usize = 100;
 
 /// Maximum number of lines of one kind in a second that name the same client, or none.
-const CLIENT_LINES_MAX: u32 = LINES_MAX / 2;
+const CLIENT_LINES_MAX: usize = LINES_MAX / 2;
 
 /// The time in which lines are counted.
 const WINDOW: Span = Span::from_secs(1);
@@ -244,10 +245,9 @@ pub(super) struct LineLimits(HashMap<LogPlace, KindCount>);
 
 struct KindCount {
     begun: Time,
-    count: u32,
-    /// The number of lines that name each client, and under an empty name those without one. There
-    /// are at most [`LINES_MAX`] names, since only a line that is written adds one.
-    by_client: HashMap<String, u32>,
+    /// The written lines, by the client that they name; those without one have an empty name.
+    lines: SharedTable,
+    written: Vec<TableShare>,
     suppressed: Option<SuppressedLines>,
 }
 
@@ -262,18 +262,14 @@ pub(super) struct SuppressedLines {
 
 impl KindCount {
     fn new(begun: Time) -> Self {
-        Self { begun, count: 0, by_client: HashMap::new(), suppressed: None }
+        let lines = SharedTable::new("lines", LINES_MAX, CLIENT_LINES_MAX);
+        Self { begun, lines, written: Vec::new(), suppressed: None }
     }
 
     /// Whether one more line about a client is within the limits. If so, it is counted.
     fn has_room_for(&mut self, client: &str) -> bool {
-        let of_client = self.by_client.get(client).copied().unwrap_or_default();
-        if self.count >= LINES_MAX || of_client >= CLIENT_LINES_MAX {
-            return false;
-        }
-        self.count += 1;
-        self.by_client.insert(client.to_owned(), of_client + 1);
-        true
+        let line = self.lines.take(&Identity::Credential(client.into()), 1);
+        line.map(|line| self.written.push(line)).is_ok()
     }
 }
 
@@ -451,7 +447,7 @@ mod line_limits_tests {
         let others = (0..1_000).filter(|n| admit_of(&mut limits, Some(&quiet(*n)), 1, now)).count();
         assert_eq!((flood, others), (50, 50));
         assert_eq!(
-            limits.0[&("a.rs", 1)].by_client.len(),
+            limits.0[&("a.rs", 1)].lines.identities(),
             51,
             "names beyond the limit take no memory"
         );
@@ -478,7 +474,7 @@ mod line_limits_tests {
         }
         let rest = limits.take_due(Time::ZERO + Span::from_secs(10), true);
         suppressed += rest.iter().map(|due| due.count).sum::<u64>();
-        assert_eq!(written, 10 * u64::from(CLIENT_LINES_MAX));
+        assert_eq!(written, 10 * CLIENT_LINES_MAX as u64);
         assert_eq!(written + suppressed, 100_000);
         assert_eq!(limits.next_due(), None);
         assert_eq!(limits.0.len(), 2);

@@ -416,12 +416,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/base.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
     ("src/cli/guard/sleep_inhibitor.rs", &["time"]),
-    ("src/log_output/", &["time"]),
+    ("src/log_output/", &["time", "shares"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything
     // that interprets these bytes.
     ("src/storage/", &["time", "base", "storage"]),
     ("src/audit_chain/", &["storage", "audit_chain"]),
-    ("src/service/", &["time", "base", "storage", "audit_chain", "engine", "service"]),
+    ("src/service/", &["time", "base", "shares", "storage", "audit_chain", "engine", "service"]),
     ("src/net/", &["base", "shares", "net"]),
     ("src/home/", &["time", "base", "storage", "net", "home"]),
     ("src/raft/", &["time", "base", "shares", "net", "storage", "engine", "service", "raft"]),

@@ -17,7 +17,7 @@ use crate::net::connections::accept_until;
 use crate::raft::node_environment::{ClusterName, refusal};
 use crate::raft::rpc::mutual_tls::{named_in, put_name};
 use crate::raft::store::snapshot::NodeId;
-use crate::shares::{Identity, SharedTable};
+use crate::shares::{Identity, SharedQueue, SharedTable};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -25,7 +25,6 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
 use std::future::{Future, pending};
 use std::net::{IpAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
@@ -339,71 +338,31 @@ const HANDSHAKES_MAX: usize = 256;
 /// Maximum number of handshakes of one address.
 const HANDSHAKES_OF_ONE_MAX: usize = HANDSHAKES_MAX / 2;
 
-/// The connections whose handshake is not over, oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Handshakes(Mutex<PendingHandshakes>);
-
-#[derive(Debug, Default)]
-struct PendingHandshakes {
-    queue: VecDeque<PendingHandshake>,
-    next: u64,
-}
-
+/// The connections whose handshake is not over. A new one beyond the limits ends an older one: the
+/// entry that it replaces is dropped.
 #[derive(Debug)]
-struct PendingHandshake {
-    number: u64,
-    from: Identity,
-    /// Dropped to end the connection.
-    _lasts: oneshot::Sender<()>,
-}
+pub(super) struct Handshakes(Mutex<SharedQueue<oneshot::Sender<()>>>);
 
 /// A handshake that counts against the budget until this is dropped.
 pub(super) struct Handshake {
     all: Arc<Handshakes>,
-    number: u64,
     lasts: oneshot::Receiver<()>,
+}
+
+impl Default for Handshakes {
+    fn default() -> Self {
+        let queue = SharedQueue::new("handshakes", HANDSHAKES_MAX, HANDSHAKES_OF_ONE_MAX);
+        Self(Mutex::new(queue))
+    }
 }
 
 impl Handshakes {
     /// Counts a new handshake, and ends the oldest one of its address, or of the address with the
     /// most, if there are too many.
     pub(super) fn begin(self: &Arc<Self>, from: &Identity) -> Handshake {
-        let mut pending = self.0.lock();
         let (lasting, lasts) = oneshot::channel();
-        let number = pending.next;
-        pending.next += 1;
-        pending.queue.push_back(PendingHandshake { number, from: from.clone(), _lasts: lasting });
-        if pending.count(from) > HANDSHAKES_OF_ONE_MAX {
-            pending.end_oldest(from);
-        } else if pending.queue.len() > HANDSHAKES_MAX
-            && let Some(most) = pending.most()
-        {
-            pending.end_oldest(&most);
-        }
-        Handshake { all: Arc::clone(self), number, lasts }
-    }
-}
-
-impl PendingHandshakes {
-    fn count(&self, from: &Identity) -> usize {
-        self.queue.iter().filter(|pending| pending.from == *from).count()
-    }
-
-    /// Returns the address with the most handshakes; of several, the one with the oldest.
-    fn most(&self) -> Option<Identity> {
-        let mut counts: HashMap<&Identity, usize> = HashMap::new();
-        for pending in &self.queue {
-            *counts.entry(&pending.from).or_default() += 1;
-        }
-        // `max_by_key` returns the last of several.
-        let oldest_last = self.queue.iter().rev();
-        oldest_last.max_by_key(|pending| counts[&pending.from]).map(|pending| pending.from.clone())
-    }
-
-    fn end_oldest(&mut self, from: &Identity) {
-        if let Some(place) = self.queue.iter().position(|pending| pending.from == *from) {
-            self.queue.remove(place);
-        }
+        self.0.lock().push(from, lasting);
+        Handshake { all: Arc::clone(self), lasts }
     }
 }
 
@@ -417,10 +376,8 @@ impl Handshake {
 
 impl Drop for Handshake {
     fn drop(&mut self) {
-        let mut pending = self.all.0.lock();
-        if let Ok(place) = pending.queue.binary_search_by_key(&self.number, |one| one.number) {
-            pending.queue.remove(place);
-        }
+        self.lasts.close();
+        self.all.0.lock().remove(oneshot::Sender::is_closed);
     }
 }
 
@@ -483,7 +440,7 @@ mod handshakes_tests {
         let later: Vec<_> = (1..HANDSHAKES_OF_ONE_MAX).map(|_| all.begin(&address(1))).collect();
         assert!(!has_ended(&mut node), "many have come after it");
         drop((later, node, victim, flood));
-        assert_eq!(all.0.lock().queue.len(), 0);
+        assert_eq!(all.0.lock().count(), 0);
     }
 
     #[test]
@@ -496,6 +453,6 @@ mod handshakes_tests {
         assert!(!has_ended(&mut node), "the newest one lasts");
         let twice = all.begin(&address(5_001));
         drop((twice, node, flood));
-        assert_eq!(all.0.lock().queue.len(), 0);
+        assert_eq!(all.0.lock().count(), 0);
     }
 }
