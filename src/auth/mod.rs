@@ -5,13 +5,14 @@
 //! of the rights that each operation needs, also to a guarded folder. `server_tls` and
 //! `authentication` read certificates and tokens, and map the credentials of a caller to its grant;
 //! `machine_rights` does for users at the socket of the machine's daemon.
-//! `engine_shares` bounds the connections and requests of each peer, and what one credential may
-//! take of the locks, queues and sessions.
+//! `engine_shares` decides what one credential may take of the locks, queues and sessions, and
+//! `connection_limits` bounds the connections and requests of each peer.
 
 pub mod permissions;
 mod grant;
 pub(crate) mod server_tls;
-pub(crate) mod engine_shares;
+pub(crate) mod connection_limits;
+mod engine_shares;
 mod machine_rights;
 pub(crate) mod authentication;
 
@@ -23,7 +24,7 @@ pub(crate) use authentication::WRONG_TOKEN_DELAY;
 pub use authentication::{
     AuthenticationError, Authenticator, Credentials, CredentialsError, OpenTo,
 };
-pub use engine_shares::{EngineShares, PendingCommand};
+pub use engine_shares::EngineShares;
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };

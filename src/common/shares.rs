@@ -183,6 +183,10 @@ pub struct TableShare {
     amount: usize,
 }
 
+/// Counts a command as pending in the tables to which it adds, until it is decided and this is
+/// dropped.
+pub type CommandPermit = Vec<TableShare>;
+
 /// The limits of a table that local users share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserLimits {

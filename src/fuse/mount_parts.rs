@@ -19,6 +19,7 @@ use crate::fuse::process::lease_users::LeaseUsers;
 use crate::fuse::refusals::Refusals;
 use crate::metrics::ServiceMetrics;
 use crate::service::LockService;
+use crate::shares::LoweredLimits;
 use kernel::handles::Shares;
 use kernel::interrupts::InterruptWatcher;
 use kernel::machine_facts::own_uid;
@@ -115,17 +116,17 @@ fn limit_users(service: &dyn LockService, config: &MountConfig) {
         // All users are one client, and each may release the locks of all.
         return;
     }
-    let shares = EngineShares::new(config.share);
+    let shares = EngineShares::new(config.share, LoweredLimits::default());
     let free = [0, own_uid()].map(|uid| client_of_user(&config.client, uid));
     let (host, owner) = (config.client.clone(), config.owner);
     service.limit(Arc::new(move |op, engine| {
-        let Some(client) = op.subject().client else { return Ok(()) };
+        let Some(client) = op.subject().client else { return Ok(Vec::new()) };
         // Other mounts and servers of this process decide about their own clients.
         let is_of_mount = client.belongs_to(&host) && *client != host;
         if !is_of_mount || free.iter().any(|free| client.belongs_to(free)) {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        shares.check(&grant_of(client, owner), op, engine)
+        shares.admit(&grant_of(client, owner), op, engine)
     }));
 }
 

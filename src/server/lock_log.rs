@@ -8,7 +8,7 @@
 //! Entries of front ends in the audit log: administrative acts, and refused requests, each with the
 //! credential and the address of the caller.
 
-use crate::auth::engine_shares::ConnectionOrigin;
+use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Credential, Grant};
 use crate::engine::{ClientId, Event, EventKind, Op, Reset, ResetScope, SessionEnd, TenureEnd};

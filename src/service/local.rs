@@ -477,7 +477,9 @@ impl LocalState {
         check: Option<&ParentCheck>,
     ) -> Result<(), Result<Answer, Unavailable>> {
         let mut admissions = self.admissions.iter().filter(|_| command.op.needs_room());
-        if let Err(limit) = admissions.try_for_each(|admit| admit(&command.op, &self.engine)) {
+        // The command is decided in this step, so it is never pending.
+        let admit = |admit: &Admission| admit(&command.op, &self.engine).map(drop);
+        if let Err(limit) = admissions.try_for_each(admit) {
             return Err(Ok(Err(Refusal { at: now, reason: Box::new(Reason::Limit(limit)) })));
         }
         check.map_or(Ok(()), |check| check.allows(&self.engine)).map_err(Err)

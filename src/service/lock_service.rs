@@ -12,6 +12,7 @@ use crate::service::call::Call;
 use crate::service::paging::{ListedNames, StaleReads};
 use crate::service::parent_check::ParentCheck;
 use crate::service::unavailable::Unavailable;
+use crate::shares::CommandPermit;
 use crate::time::{Time, Wall};
 use std::sync::Arc;
 
@@ -99,7 +100,7 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
 }
 
 /// Decides whether a command may add to the engine, given the engine's state.
-pub type Admission = Arc<dyn Fn(&Op, &Engine) -> Result<(), Limit> + Send + Sync>;
+pub type Admission = Arc<dyn Fn(&Op, &Engine) -> Result<CommandPermit, Limit> + Send + Sync>;
 
 /// What front ends ask of each backend.
 impl dyn LockService {
@@ -125,15 +126,17 @@ impl dyn LockService {
         })
     }
 
-    /// Checks that `admission` admits a command. Without an engine in this process, the server
-    /// decides that.
+    /// Returns the permit of a command, if `admission` admits what the command adds to the engine.
+    /// Without an engine in this process, the server decides that.
     pub fn admit(
         &self,
         op: &Op,
-        admission: impl Fn(&Op, &Engine) -> Result<(), Limit>,
-    ) -> Result<(), Refusal> {
-        let mut admitted = Ok(());
-        self.inspect_engine(&mut |engine| admitted = admission(op, engine));
+        admission: impl Fn(&Engine) -> Result<CommandPermit, Limit>,
+    ) -> Result<CommandPermit, Refusal> {
+        let mut admitted = Ok(Vec::new());
+        if op.needs_room() {
+            self.inspect_engine(&mut |engine| admitted = admission(engine));
+        }
         admitted.map_err(|limit| Refusal { at: self.now(), reason: Box::new(Reason::Limit(limit)) })
     }
 

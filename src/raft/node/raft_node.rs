@@ -31,6 +31,7 @@ use crate::service::{
     ParentCheck, Retry, SESSION_LEASES_SHOWN_MAX, Unavailable, page_of_children, page_of_leases,
     page_of_locks, submit_in_steps,
 };
+use crate::shares::CommandPermit;
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -142,15 +143,16 @@ impl Drop for RaftNode {
 }
 
 impl RaftNode {
-    /// Returns why an operation is refused before it is submitted.
-    fn may_submit(&self, op: &Op) -> Result<(), Reason> {
+    /// Returns the permit of an operation, or why it is refused before it is submitted.
+    fn permit(&self, op: &Op) -> Result<CommandPermit, Reason> {
         op.needs_no_more_than(self.shared.node.requests.replica.version.get())?;
         if !op.needs_room() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let admissions = self.admissions.lock();
-        self.inspect(|engine| admissions.iter().try_for_each(|admit| admit(op, engine)))
-            .map_err(Reason::Limit)
+        let admit = |engine: &Engine| admissions.iter().map(|admit| admit(op, engine)).collect();
+        let permits: Result<Vec<_>, _> = self.inspect(admit);
+        permits.map(|permits| permits.into_iter().flatten().collect()).map_err(Reason::Limit)
     }
 }
 
@@ -187,10 +189,13 @@ impl LockService for RaftNode {
     fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
         let shared = Arc::clone(&self.shared);
         let requests = &self.shared.node.requests;
-        if let Err(reason) = self.may_submit(&command.op) {
-            let (at, reason) = (requests.now(), Box::new(reason));
-            return Call::answered(Ok(Err(Refusal { at, reason })));
-        }
+        let permit = match self.permit(&command.op) {
+            Ok(permit) => permit,
+            Err(reason) => {
+                let (at, reason) = (requests.now(), Box::new(reason));
+                return Call::answered(Ok(Err(Refusal { at, reason })));
+            }
+        };
         let is_audited = is_audited(&command.op);
         let call = match retry {
             Retry::Never => requests.submit(command, RESET_PART_MAX),
@@ -202,6 +207,7 @@ impl LockService for RaftNode {
                 call
             }
         };
+        let call = if permit.is_empty() { call } else { call.keeping(permit) };
         if !is_audited {
             return call;
         }

@@ -5,7 +5,7 @@
 use super::history::EventHistory;
 use super::home::Home;
 use super::server_session::ServerSession;
-use crate::auth::engine_shares::{CONNECTIONS_MAX, ConnectionLimits};
+use crate::auth::connection_limits::{CONNECTIONS_MAX, ConnectionLimits};
 use crate::auth::{Authenticator, EngineShares};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::{MetricsPage, ServiceMetrics};
@@ -123,7 +123,7 @@ impl AppState {
         Self {
             waits: QueueWaits::new(locks.clone()),
             waiting: table("waiting requests", WAITING_MAX),
-            shares: EngineShares::new(share).lowered_to(limits),
+            shares: EngineShares::new(share, limits),
             session: ServerSession::new(locks.clone(), &instance),
             chronicle: EventHistory::new(&locks),
             batch_server: BatchServer::new(locks.clone()),

@@ -5,7 +5,7 @@
 //! identifies.
 
 use super::app_state::{AppState, ShutdownPhase, entered};
-use crate::auth::engine_shares::{ConnectionOrigin, PeerIdentity};
+use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::Operation;
 use crate::auth::server_tls::CertifiedCaller;
 use crate::auth::{Grant, PeerUser, server_tls};

@@ -7,11 +7,9 @@
 //! An endpoint: one method at a path, with its handler, its permission and its documentation.
 
 use super::app_state::{AppState, ShutdownPhase};
-use crate::auth::engine_shares::ConnectionOrigin;
+use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::{AccessRequest, Operation};
-use crate::auth::{
-    AuthenticationError, Authenticator, Grant, PendingCommand, UnnamedOwner, unnamed_owners,
-};
+use crate::auth::{AuthenticationError, Authenticator, Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Previous, Reason,
     Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
@@ -23,7 +21,7 @@ use crate::server::lock_log::AuditedCaller;
 use crate::service::audit::refusal_log::{ACCESS_LOG, CommandSubject, LOCKS_LOG};
 use crate::service::paging::StaleRead;
 use crate::service::{ParentCheck, RequestError, Retry, scoped_views};
-use crate::shares::{Identity, SharedTable, TableShare};
+use crate::shares::{CommandPermit, Identity, SharedTable, TableShare};
 use crate::status::previous_of;
 use axum::body::Body;
 use axum::http::header::AUTHORIZATION;
@@ -194,19 +192,13 @@ impl RequestContext {
     }
 
     /// Checks that the caller has room for what `op` adds to the engine. A request that waits or
-    /// was granted adds nothing when it is repeated under its id. The command counts as pending
-    /// until the returned value is dropped.
-    pub(super) fn admit(
-        &self,
-        op: &Op,
-        id: Option<&RequestId>,
-    ) -> Result<Option<PendingCommand>, Refusal> {
-        if !op.needs_room() || id.is_some_and(|id| self.app.locks.remembers(id)) {
-            return Ok(None);
-        }
-        let pending = self.app.shares.begin(&self.grant, op);
-        self.app.locks.admit(op, |op, engine| self.app.shares.check(&self.grant, op, engine))?;
-        Ok(Some(pending))
+    /// was granted adds nothing when it is repeated under its id. The command is pending until the
+    /// permit is dropped.
+    pub(super) fn admit(&self, op: &Op, id: Option<&RequestId>) -> Result<CommandPermit, Refusal> {
+        self.app.locks.admit(op, |engine| match id {
+            Some(id) if engine.remembers(id) => Ok(Vec::new()),
+            _ => self.app.shares.admit(&self.grant, op, engine),
+        })
     }
 
     /// Checks whether the caller may make `request`. The check is complete only for requests that
@@ -240,14 +232,14 @@ impl RequestContext {
         }
         self.check(&op).await?;
         let id = request.as_ref().map(|key| &key.id);
-        let pending = self.admit(&op, id).map_err(RequestError::Refused)?;
+        let permit = self.admit(&op, id).map_err(RequestError::Refused)?;
         if !id.is_some_and(|id| self.app.locks.remembers(id)) {
             self.audited().commands(&self.app.locks, &op);
         }
         let check = parent_check(&self.grant, &op);
         let command = Command::from(op).with_request(request);
         let answer =
-            Arc::clone(&self.app.locks).submit_checked(command, check).keeping(pending).await?;
+            Arc::clone(&self.app.locks).submit_checked(command, check).keeping(permit).await?;
         answer.map_err(|refusal| self.problem_of(refusal))
     }
 

@@ -7,7 +7,7 @@ use super::app_state::{AppState, ShutdownPhase, entered};
 use super::connection;
 use super::home::Home;
 use super::idle_end::{self, ServerActivity, hidden};
-use crate::auth::engine_shares::{CONNECTIONS_MAX, PeerIdentity};
+use crate::auth::connection_limits::{CONNECTIONS_MAX, PeerIdentity};
 use crate::auth::server_tls::CertifiedCaller;
 use crate::auth::{Authenticator, Credentials, CredentialsError, OpenTo};
 use crate::base::said;

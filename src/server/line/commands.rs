@@ -10,7 +10,7 @@
 
 use super::line_server::CONNECTIONS_MAX;
 use super::request::{LineReply, LineRequest, OwnOptions};
-use crate::auth::engine_shares::{ConnectionLimits, ConnectionOrigin};
+use crate::auth::connection_limits::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
@@ -101,7 +101,7 @@ impl LineService {
         let (phase, _) = watch::channel(LinePhase::Serving);
         let connections = limits.of(LimitName::Connections, CONNECTIONS_MAX);
         let (peers, pending) = (ConnectionLimits::new(connections, share), <_>::default());
-        let shares = EngineShares::new(share).lowered_to(limits);
+        let shares = EngineShares::new(share, limits);
         Self { locks, ttl, grace, gate, peers, followers, shares, follow_addresses, pending, phase }
     }
 
@@ -176,15 +176,12 @@ impl LineService {
         if let Err(denial) = grant.may_submit(&op, &[]) {
             return self.refuse(caller, AccessRequest::of_op(&op).operation, &denial);
         }
-        let mut pending = None;
-        if op.needs_room() {
-            pending = Some(self.shares.begin(grant, &op));
-            let check = |op: &Op, engine: &Engine| self.shares.check(grant, op, engine);
-            if let Err(refusal) = self.locks.admit(&op, check) {
-                return word_of(&Ok(Err(refusal)), false);
-            }
-        }
-        let asked = self.locks.submit(op.into(), Retry::Never).keeping(pending);
+        let admission = |engine: &Engine| self.shares.admit(grant, &op, engine);
+        let permit = match self.locks.admit(&op, admission) {
+            Ok(permit) => permit,
+            Err(refusal) => return word_of(&Ok(Err(refusal)), false),
+        };
+        let asked = self.locks.submit(op.into(), Retry::Never).keeping(permit);
         match timeout(ANSWER_PATIENCE, asked).await {
             // The server is shutting down.
             Ok(Err(Unavailable::Closing)) => LineReply::Error,

@@ -4,7 +4,7 @@
 
 use super::commands::{LinePhase, LineService};
 use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
-use crate::auth::engine_shares::{ConnectionOrigin, PeerIdentity};
+use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::Operation;
 use crate::auth::{Authenticator, Grant, OpenTo, WRONG_TOKEN_DELAY, server_tls};
 use crate::base::said;

@@ -3,7 +3,7 @@
 //! JSON API.
 
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
-use crate::auth::{self, Denial, Grant, PendingCommand};
+use crate::auth::{self, Denial, Grant};
 use crate::engine::codec::state_codec::{DecodeError, UnknownVersion, check_version};
 use crate::engine::{NameError, Op, Reason, Refusal, RequestId};
 use crate::server::http::app_state::{AppState, ShutdownPhase};
@@ -20,7 +20,7 @@ use crate::service::batch::batch_server::{
     BEAT, BatchError, BatchServer, Following, ItemAccess, Limits,
 };
 use crate::service::{EventPlace, RequestError, Unavailable};
-use crate::shares::TableShare;
+use crate::shares::{CommandPermit, TableShare};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, StatusCode};
 use hyper::body::Frame;
@@ -148,8 +148,8 @@ fn other_protocol(unknown: UnknownVersion) -> Problem {
 
 /// Returns the items of the batch that this caller may not execute freely, each by its position in
 /// the batch: the item is refused, its result is filtered, or it is executed under a condition.
-/// Returns also the commands that are admitted, which count as pending until they are decided.
-async fn limits(call: &RequestContext, batch: &RequestBatch) -> (Limits, Vec<PendingCommand>) {
+/// Returns also the permit of the commands that are admitted.
+async fn limits(call: &RequestContext, batch: &RequestBatch) -> (Limits, CommandPermit) {
     let (mut limits, mut pending) = (Limits::default(), Vec::new());
     let serves = call.app.phase() == ShutdownPhase::Serving;
     let caller = call.grant.caller("batch");

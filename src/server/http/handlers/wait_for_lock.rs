@@ -102,7 +102,7 @@ enum QueueEntry {
 /// Acquires a lock that is free, or enters the queue of one that is held.
 async fn enter(call: &RequestContext, ask: &Acquire) -> Result<QueueEntry, RequestError> {
     let op = Op::Acquire(ask.clone());
-    let pending = call.admit(&op, None).map_err(RequestError::Refused)?;
+    let permit = call.admit(&op, None).map_err(RequestError::Refused)?;
     let check = parent_check(&call.grant, &op);
     let (on_end, end) = oneshot::channel();
     let on_end = |end| {
@@ -110,7 +110,7 @@ async fn enter(call: &RequestContext, ask: &Acquire) -> Result<QueueEntry, Reque
         // its receiver.
         let _ = on_end.send(end);
     };
-    let entered = call.app.waits.enter(ask.clone(), check, on_end).keeping(pending);
+    let entered = call.app.waits.enter(ask.clone(), check, on_end).keeping(permit);
     match entered.await.map_err(RequestError::Unavailable)? {
         Ok(Entered::Waits(place)) => Ok(QueueEntry::Waits(place, end)),
         Ok(Entered::Decided(outcome)) => Ok(QueueEntry::Decided(outcome)),

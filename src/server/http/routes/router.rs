@@ -5,7 +5,7 @@
 //! waiting request stays small, which matters because thousands of requests may wait.
 
 use crate::auth::authentication::BrowserHeaders;
-use crate::auth::engine_shares::{ConnectionOrigin, PeerIdentity};
+use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::{Operation, Right};
 use crate::auth::{Grant, WRONG_TOKEN_DELAY};
 use crate::engine::RefusalKind;
