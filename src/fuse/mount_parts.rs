@@ -142,3 +142,71 @@ fn grant_of(client: &ClientId, owner: ClientScope) -> Grant {
         vec![ClientPattern::Exactly(user.to_owned()), ClientPattern::Beginning(format!("{user}:"))];
     Grant { name: user.to_owned(), ..Grant::of_user(0, clients, false) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::{Acquire, LeaseTerms, Limit, LockName, Op, Reason, Rules, ShareOf};
+    use crate::fuse::mount_config::{HoldBy, ReadContent, Users};
+    use crate::service::Retry;
+    use crate::service::local::Local;
+    use crate::shares::SharePercent;
+
+    const LOCKS: usize = 20;
+
+    fn client(name: &str) -> ClientId {
+        ClientId::parse(name).expect("valid")
+    }
+
+    fn mount(service: &Arc<dyn LockService>, host: &str, share: &str) -> Arc<Mount> {
+        let config = MountConfig {
+            dir: "/nowhere".into(),
+            client: client(host),
+            owner: ClientScope::User,
+            ttl: TTL_DEFAULT,
+            grace: GRACE_DEFAULT,
+            content: ReadContent::Status,
+            users: Users::All,
+            hold: HoldBy::Renewal,
+            nonempty: false,
+            share: SharePercent::parse(share).expect("valid"),
+        };
+        Mount::new(service, &config, true)
+    }
+
+    /// Returns the number of locks that a client gets in a process with two mounts, and the limit
+    /// that refuses one more.
+    fn locks_of(holder: &ClientId) -> (usize, Limit) {
+        let rules = Rules { locks_max: LOCKS, ..Rules::default() };
+        let service: Arc<dyn LockService> = Arc::new(Local::in_memory(rules).expect("it starts"));
+        let _mounts = [mount(&service, "vm1", "25"), mount(&service, "vm2", "50")];
+        for number in 0.. {
+            let name = LockName::parse(&format!("x{number}")).expect("valid");
+            let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
+            let acquire = Op::Acquire(Acquire::new(name, holder.clone(), term));
+            let answer = service.submit(acquire.into(), Retry::Never).wait().expect("an answer");
+            match answer.map_err(|refusal| *refusal.reason) {
+                Ok(_) => {}
+                Err(Reason::Limit(limit)) => return (number, limit),
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        unreachable!("the table has {LOCKS} places");
+    }
+
+    /// In an earlier version the shares of a mount limited all clients of its process.
+    #[test]
+    fn mounts_of_one_process_limit_their_own_users_alone() {
+        for (user, share) in [("vm1:1000", LOCKS / 4), ("vm2:1000", LOCKS / 2)] {
+            let expected = (share, Limit::Share(ShareOf::Locks, share));
+            assert_eq!(locks_of(&client(user)), expected, "{user}");
+        }
+        // Clients over HTTP, and those whose names only begin like that of a mount.
+        let others = ["laptop", "laptop:1000", "vm1", "vm", "vm10:1000"].map(client);
+        let exempt = ["vm1", "vm2"].map(|host| client_of_user(&client(host), 0));
+        for other in others.iter().chain(&exempt) {
+            assert_eq!(locks_of(other), (LOCKS, Limit::Locks(LOCKS)), "{other}");
+        }
+    }
+}
