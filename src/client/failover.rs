@@ -170,9 +170,6 @@ impl FailoverState {
             }
             let is_last = tried == count;
             match ask(at, if is_last { left } else { left.min(try_max) }) {
-                // The server is still executing this batch, or has forgotten its answer. No other
-                // server knows the answer either, so the client does not fail over.
-                Err(TransportError::Late) => return Err(TransportError::Late),
                 Err(error) => {
                     self.pass_over(at, &error);
                     worst = Some(worse(worst, error));

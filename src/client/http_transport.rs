@@ -412,7 +412,6 @@ pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming,
     let said = said.map_or_else(|| format!("the server answered {status}"), str::to_owned);
     Err(match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => TransportError::Denied(said),
-        StatusCode::CONFLICT => TransportError::Late,
         StatusCode::PRECONDITION_FAILED => TransportError::Elsewhere(said),
         StatusCode::UPGRADE_REQUIRED => TransportError::Foreign(said),
         // The server is overloaded, shutting down or cannot serve the request: a retry may succeed.
@@ -497,8 +496,6 @@ pub enum TransportError {
     /// The server has another engine than the client has used so far. The server reports this, and
     /// did not execute the request.
     Elsewhere(String),
-    /// The server has forgotten the answer to the batch, or is still busy with it.
-    Late,
 }
 
 impl TransportError {
@@ -510,16 +507,9 @@ impl TransportError {
 
 impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) | Self::Elsewhere(why) => {
-                f.write_str(why)
-            }
-            Self::Late => write!(
-                f,
-                "the server no longer has the answer to this request, or is \
-                still busy with it"
-            ),
-        }
+        let (Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) | Self::Elsewhere(why)) =
+            self;
+        f.write_str(why)
     }
 }
 

@@ -8,10 +8,11 @@ use super::shared_state::ClientState;
 use crate::client::http_transport::{Transport, TransportError};
 use crate::client::session_keep_alive::{SessionKeepAlive, SessionState, Terms};
 use crate::engine::{
-    Answer, Child, Command, LockName, LockView, Op, Ownership, Reason, Refusal, RefusalKind,
-    SessionId, Token,
+    Answer, Child, Command, LockName, LockView, Op, Reason, Refusal, RefusalKind, SessionId, Token,
 };
-use crate::service::batch::batch_messages::{BatchItem, ItemReply, Stamp, Submission};
+use crate::service::batch::batch_messages::{
+    BatchItem, ItemReply, Stamp, Submission, SubmissionKey,
+};
 use crate::service::counters::Count;
 use crate::service::event_log::EventWatch;
 use crate::service::paging::StaleReads;
@@ -103,30 +104,6 @@ impl Remote {
         let sent = self.hub.ask(BatchItem::Now, Retry::Never);
         let _ = Call::translated(sent).wait_at_most(REPLY_DEADLINE);
     }
-
-    /// Returns the command in the form in which it is sent to the server, with an idempotency key
-    /// if the command must not be carried out twice.
-    fn named(&self, command: Command) -> Submission {
-        let Command { request, op, order: _, acknowledged: _ } = command;
-        let key = request.map(|request| request.id.key);
-        let key = key.or_else(|| self.needs_key(&op).then(|| self.hub.keys.lock().issue()));
-        Submission { key, op }
-    }
-
-    fn needs_key(&self, op: &Op) -> bool {
-        // With several servers even a release needs a key. A server that seemed unreachable may
-        // carry it out late, after another did; and a retry at another server must get the first
-        // outcome, not the refusal that there is nothing to release.
-        let several = self.hub.server.is_several();
-        match op {
-            Op::Release(_) => several,
-            // An acquire on behalf of an open file is safe to repeat without a key: the second copy
-            // only renews the lease.
-            Op::Acquire(ask) => several || !matches!(ask.hold, Ownership::OpenFile(_)),
-            Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
-            _ => false,
-        }
-    }
 }
 
 /// Returns how long a call waits for its answer. A cluster carries out a reset of many locks in
@@ -171,7 +148,8 @@ impl ClientState {
         let (replier, reply) = pending();
         let until = boot_now() + reply_deadline(&ask);
         let insists = retry == Retry::UntilAnswered;
-        self.enqueue(QueuedRequest { ask, until, replier: Some(replier), insists });
+        let replier = Some(replier);
+        self.enqueue(QueuedRequest { ask, until, replier, insists, numbered_by: None });
         async move { reply.await.unwrap_or(Err(Unavailable::Closing)) }
     }
 
@@ -215,7 +193,9 @@ impl ClientState {
 
 impl LockService for Remote {
     fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
-        let command = self.named(command);
+        let Command { request, op, .. } = command;
+        let key = request.map(|request| SubmissionKey::Text(request.id.key.to_string().into()));
+        let command = Submission { key, op };
         if !matches!(command.op, Op::Steal(_)) {
             return self.hub.submit(command, retry);
         }

@@ -2,20 +2,22 @@
 //! server carries out all requests in the order of the calls.
 //!
 //! Retry with backoff: a batch that may have acquired a lock is sent again after pauses that
-//! double, under the same number, by which the server recognizes it, until its answer is known,
-//! however long the server is unreachable. A caller whose deadline passes gets the error that there
+//! double, with the same numbers of its commands, by which the engine recognizes them, until its
+//! answer is known, however long the server is unreachable. A caller whose deadline passes gets the error that there
 //! is no answer; a lock that is granted after that is released. A part of a batch that the server
 //! could not decide is repeated in the batches that follow: see [`RequestQueue`].
 //!
 //! [`RequestQueue`]: super::request_queue::RequestQueue
 
-use super::request_queue::{BatchRemainder, QueuedRequest};
+use super::request_queue::{BatchRemainder, QueuedRequest, RequestKeys};
 use super::shared_state::ClientState;
-use crate::base::{jittered, random};
+use crate::base::jittered;
 use crate::client::http_transport::{ServerConnection, TransportError};
 use crate::client::session_keep_alive::SessionState;
-use crate::engine::{AcknowledgedKeys, Outcome, Reason, SessionId};
-use crate::service::batch::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch};
+use crate::engine::{Outcome, Reason, SessionId};
+use crate::service::batch::batch_messages::{
+    BatchItem, BatchNumbers, BatchResponse, ItemReply, RequestBatch,
+};
 use crate::service::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;
@@ -31,8 +33,6 @@ const PAUSE_MIN: Span = Span::from_millis(20);
 /// The longest pause after a failure. When a server is back, the client notices it within this
 /// time.
 const PAUSE_MAX: Span = Span::from_millis(500);
-/// How long the server may be busy with one batch before the client gives up on its answer.
-const LATE_MAX: Span = Span::from_secs(10);
 /// The longest pause between two tries while the server refuses the credentials. A waiting caller
 /// learns of the refusal within this time.
 const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
@@ -41,16 +41,15 @@ const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
 struct Lane {
     hub: Arc<ClientState>,
     line: Box<dyn ServerConnection>,
-    from: u64,
-    number: u64,
+    keys: RequestKeys,
     /// The last session that the server has reported as over. Until the client has opened another
-    /// session, batches name no session, so the server can't order their requests by one.
+    /// session, its requests have keys instead of numbers.
     over: Option<SessionId>,
 }
 
 pub(super) fn start(hub: &Arc<ClientState>) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let (line, from) = (hub.server.line(), random());
-    let mut asking = Lane { hub: Arc::clone(hub), line, from, number: 0, over: None };
+    let (line, keys) = (hub.server.line(), RequestKeys::default());
+    let mut asking = Lane { hub: Arc::clone(hub), line, keys, over: None };
     let thread = std::thread::Builder::new().name("asks".to_owned());
     thread.spawn(move || while asking.send_next_batch() {})
 }
@@ -68,6 +67,7 @@ impl Lane {
                 until: Time::ZERO,
                 replier: None,
                 insists: false,
+                numbered_by: None,
             };
             return self.carry_out(vec![now]);
         }
@@ -91,22 +91,24 @@ impl Lane {
         Some(queue.take())
     }
 
-    fn carry_out(&mut self, mut batch: Vec<QueuedRequest>) -> bool {
-        self.number += 1;
+    fn carry_out(&mut self, batch: Vec<QueuedRequest>) -> bool {
+        let session = self.hub.session(SessionState::bond).filter(|id| self.over != Some(*id));
+        let (mut batch, numbers) = self.identify(batch, session);
+        if batch.is_empty() {
+            return self.hub.pause(jittered(PAUSE_MIN));
+        }
         let asks: Vec<_> = batch.iter().map(|asked| asked.ask.clone()).collect();
         self.hub.counts.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
         let engine = self.hub.engine();
-        let session = self.hub.session(SessionState::bond).filter(|id| self.over != Some(*id));
-        let (from, number) = (self.from, self.number);
-        let acknowledged = self.acknowledged(&batch, session);
-        let mut request = RequestBatch { engine, from, number, session, acknowledged, asks };
+        let mut request = RequestBatch { engine, numbers, asks };
         let first_asked_at = boot_now();
         let mut pause = PAUSE_MIN;
         loop {
             match self.try_once(&mut request, &batch) {
                 Ok(response) => {
                     self.hub.asks_work(true);
-                    self.deliver(batch, response, request.session, first_asked_at);
+                    let session = numbers.map(|numbers| numbers.session);
+                    self.deliver(batch, response, session, first_asked_at);
                     return true;
                 }
                 Err(error @ (TransportError::Denied(_) | TransportError::Foreign(_))) => {
@@ -130,16 +132,7 @@ impl Lane {
                     }
                     return self.hub.pause(jittered(PAUSE_MIN));
                 }
-                // The server has been executing the batch for so long that its answer may never
-                // come: the requests whose outcome must be known are sent again in a batch with a
-                // new number.
-                Err(TransportError::Late) if boot_now().since(first_asked_at) > LATE_MAX => {
-                    self.hub.record_error("no answer", &TransportError::Late);
-                    self.expire(&mut batch);
-                    self.hub.queue.lock().keep(batch.into_iter().filter(is_wanted).collect());
-                    return self.hub.pause(jittered(pause));
-                }
-                Err(error @ (TransportError::Silent(_) | TransportError::Late)) => {
+                Err(error @ TransportError::Silent(_)) => {
                     self.hub.record_error("no answer", &error);
                     self.hub.counts.repeats.fetch_add(1, Ordering::Relaxed);
                     self.expire(&mut batch);
@@ -155,16 +148,46 @@ impl Lane {
         }
     }
 
-    /// Returns the keys of requests that this batch can acknowledge, if it has a part with a key.
-    fn acknowledged(
-        &self,
-        batch: &[QueuedRequest],
+    /// Gives each command of the batch its number in the session, or a key if there is no session.
+    /// Returns the batch, and what its numbers belong to.
+    ///
+    /// Commands that were numbered in an earlier session are sent first, in a batch of their own:
+    /// they may have been carried out. If too many requests of the session have no answer, commands
+    /// without a number are not sent, and callers that would have to wait get no answer.
+    fn identify(
+        &mut self,
+        mut batch: Vec<QueuedRequest>,
         session: Option<SessionId>,
-    ) -> Option<AcknowledgedKeys> {
-        let mut own = batch.iter().filter_map(QueuedRequest::key).peekable();
-        own.peek()?;
-        let queue = self.hub.queue.lock();
-        self.hub.keys.lock().acknowledged(session, own.chain(queue.keys()))
+    ) -> (Vec<QueuedRequest>, Option<BatchNumbers>) {
+        let mut queue = self.hub.queue.lock();
+        self.keys.begin(session);
+        let earlier = batch.iter().filter_map(|asked| asked.numbered_by);
+        let earlier = earlier.filter(|of| Some(*of) != session).min();
+        if earlier.is_some() {
+            let (first, rest) = batch.into_iter().partition(|asked| asked.numbered_by == earlier);
+            batch = first;
+            queue.put_back(rest);
+        }
+        let numbers = earlier.or(session).map(|session| {
+            let pending = batch.iter().chain(queue.iter());
+            let pending = pending.filter(|asked| asked.numbered_by == Some(session));
+            let lowest = pending.filter_map(QueuedRequest::number).min();
+            BatchNumbers { session, answered_below: lowest.unwrap_or(self.keys.next) }
+        });
+        let several = self.hub.server.is_several();
+        let (sent, mut held_back): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .map(|mut asked| (self.keys.identify(&mut asked, numbers, several), asked))
+            .partition(|(has_id, _)| *has_id);
+        let late = held_back.iter_mut().filter(|(_, asked)| asked.is_impatient());
+        let late: Vec<_> = late.filter_map(|(_, asked)| asked.replier.take()).collect();
+        if !held_back.is_empty() {
+            let owed = held_back.into_iter().map(|(_, asked)| asked);
+            queue.keep(owed.filter(QueuedRequest::is_owed).collect());
+        }
+        drop(queue);
+        late.into_iter().for_each(|replier| self.hub.refuse(Some(replier)));
+        (sent.into_iter().map(|(_, asked)| asked).collect(), numbers)
     }
 
     fn try_once(

@@ -5,16 +5,18 @@
 //! requests with [`QueuedRequest::insists`]. From the first reply without an outcome (no quorum, a
 //! full disk, no credentials) until the answer they are *unconfirmed*, and go first in each batch.
 //!
-//! The keys of a client's requests, by which a server recognizes repeats, and the range of them
-//! that the server may forget.
+//! The numbers of a client's requests in its session, by which the engine recognizes repeats, and
+//! the keys of requests that a client sends without a session.
 
 use crate::base::{jittered, random};
 use crate::engine::{
-    AcknowledgedKeys, LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason,
-    RefusalKind, Release, SessionId, Ticket, Token,
+    LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason, RefusalKind, Release,
+    SessionId, Ticket, Token, UNANSWERED_MAX,
 };
 use crate::service::Unavailable;
-use crate::service::batch::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
+use crate::service::batch::batch_messages::{
+    ASKS_MAX, BatchItem, BatchNumbers, ItemReply, Stamp, SubmissionKey,
+};
 use crate::time::{Span, Time, boot_now};
 use common::task::Promise;
 use std::collections::{BTreeMap, VecDeque};
@@ -55,6 +57,8 @@ pub(super) struct QueuedRequest {
     /// Whether the request is repeated until the server answers, however long that takes, and the
     /// caller gets the answer.
     pub(super) insists: bool,
+    /// The session in which the request has got its number, if it has one.
+    pub(super) numbered_by: Option<SessionId>,
 }
 
 /// The queue of requests without an answer, oldest first. An *unconfirmed* request has had a reply
@@ -105,18 +109,32 @@ pub(super) struct BatchRemainder {
 }
 
 impl QueuedRequest {
-    /// Returns the key by which a repeat of the request is recognized, if it has one.
-    pub(super) fn key(&self) -> Option<&Arc<str>> {
-        match &self.ask {
-            BatchItem::Submit(command) => command.key.as_ref(),
+    /// Returns the number by which a repeat of the request is recognized, if it has one.
+    pub(super) fn number(&self) -> Option<u64> {
+        let BatchItem::Submit(command) = &self.ask else { return None };
+        match command.key {
+            Some(SubmissionKey::Number(number)) => Some(number),
             _ => None,
+        }
+    }
+
+    /// Removes the number of the request, which gets another one before it is sent again.
+    fn forget_number(&mut self) {
+        if let (Some(_), BatchItem::Submit(command)) = (self.numbered_by.take(), &mut self.ask) {
+            command.key = None;
         }
     }
 
     /// Whether the request must be carried out even if no caller waits for the answer any more: a
     /// lock that a program released must not stay held because the network failed at that moment.
     pub(super) fn is_owed(&self) -> bool {
-        let is_given_back = match &self.ask {
+        self.gives_back() || self.insists
+    }
+
+    /// Whether the request releases the lease of a token, or leaves a queue: it may be carried out
+    /// twice.
+    fn gives_back(&self) -> bool {
+        match &self.ask {
             BatchItem::Submit(command) => match &command.op {
                 // A release without a token is not repeated without a caller: it could end a newer
                 // lease of the same client.
@@ -125,8 +143,7 @@ impl QueuedRequest {
                 _ => false,
             },
             _ => false,
-        };
-        is_given_back || self.insists
+        }
     }
 
     /// Whether the outcome of the request must be known: the request may have acquired a lock, or
@@ -170,6 +187,16 @@ impl QueuedRequest {
         let is_unknown =
             why.kind() == RefusalKind::ConsistencyUnavailable || self.replier.is_none();
         self.insists || is_unknown && self.leaves_traces()
+    }
+
+    /// Whether the request may get another number although `why` leaves its outcome open, so that
+    /// it does not count among those without an answer for as long as the server refuses it.
+    fn may_be_renumbered(&self, why: &Unavailable) -> bool {
+        match why.kind() {
+            RefusalKind::ConsistencyUnavailable => false,
+            RefusalKind::Denied => true,
+            _ => self.gives_back(),
+        }
     }
 
     /// Returns the operation that gives back a lock, or a place in its queue, when the reply grants
@@ -244,9 +271,9 @@ impl BatchRemainder {
         Self { session, ..Self::default() }
     }
 
-    /// Whether `reply` refuses the request only because it arrived too late to be carried out. An
-    /// earlier copy of the request may have been carried out: when the request is sent again, under
-    /// its key if it has one, it gets its real answer.
+    /// Whether `reply` refuses the request only because of its number: another copy of it was
+    /// refused before, or the session that numbered it is over. A copy that was carried out would
+    /// have been answered, so the request is sent again under another number.
     fn is_late_copy(&self, asked: &QueuedRequest, reply: &ItemReply) -> bool {
         let ItemReply::Answered(Err(refusal)) = reply else { return false };
         match *refusal.reason {
@@ -260,12 +287,18 @@ impl BatchRemainder {
     pub(super) fn sort(&mut self, mut asked: QueuedRequest, reply: ItemReply, stamp: Stamp) {
         if self.is_late_copy(&asked, &reply) {
             if asked.replier.is_some() || asked.leaves_traces() {
+                asked.forget_number();
                 self.resend.push(asked);
             }
             return;
         }
         if asked.is_unconfirmed_by(&reply) {
             let replier = if asked.insists { None } else { asked.replier.take() };
+            if let ItemReply::Unavailable(why) = &reply
+                && asked.may_be_renumbered(why)
+            {
+                asked.forget_number();
+            }
             self.unconfirmed.push(asked);
             if let Some(replier) = replier {
                 replier.keep(Ok((reply, stamp)));
@@ -302,9 +335,16 @@ impl RequestQueue {
         self.new.push_back(asked);
     }
 
-    /// Returns the keys of all requests in the queue.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.unconfirmed.iter().chain(&self.new).filter_map(QueuedRequest::key)
+    /// Returns all requests in the queue.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &QueuedRequest> {
+        self.unconfirmed.iter().chain(&self.new)
+    }
+
+    /// Puts requests that were not sent before all new ones.
+    pub(super) fn put_back(&mut self, requests: Vec<QueuedRequest>) {
+        for asked in requests.into_iter().rev() {
+            self.new.push_front(asked);
+        }
     }
 
     /// Whether the queue has no new requests; unconfirmed ones do not count.
@@ -334,9 +374,7 @@ impl RequestQueue {
     /// Queues the work that is left after the replies to a batch.
     pub(super) fn keep(&mut self, left: BatchRemainder) {
         let BatchRemainder { mut unconfirmed, undo, delivered, released, overtaken, .. } = left;
-        for asked in left.resend.into_iter().rev() {
-            self.new.push_front(asked);
-        }
+        self.put_back(left.resend);
         for token in released {
             self.acquisitions.remove(&token);
         }
@@ -361,7 +399,8 @@ impl RequestQueue {
         for op in undo.into_iter().filter(|op| !is_superseded(op)) {
             log::info!("a grant arrived after the caller's deadline and is released: {op:?}");
             let ask = BatchItem::Submit(op.into());
-            let asked = QueuedRequest { ask, until: Time::ZERO, replier: None, insists: true };
+            let (until, numbered_by) = (Time::ZERO, None);
+            let asked = QueuedRequest { ask, until, replier: None, insists: true, numbered_by };
             self.unconfirmed.push_front(asked);
             self.due = Time::ZERO;
         }
@@ -411,57 +450,74 @@ impl RequestQueue {
     }
 }
 
-/// Issues keys in ascending order.
-///
-/// All keys with the current prefix were sent only in batches of the current session, if at all:
-/// the prefix changes with the session. So the engine refuses late copies of these requests by
-/// their order, and may forget the answers that have arrived.
+/// Gives requests their numbers in the session of the client, or keys if it has no session.
 pub(super) struct RequestKeys {
+    /// The beginning of all keys, which no other client has.
     prefix: Arc<str>,
-    issued: u64,
-    /// The session that numbers the requests.
+    keys: u64,
     session: Option<SessionId>,
+    /// The number of the next request in the session.
+    pub(super) next: u64,
 }
 
 impl RequestKeys {
-    fn of_session(session: Option<SessionId>) -> Self {
-        Self { prefix: format!("{:016x}-", random()).into(), issued: 0, session }
-    }
-
-    /// Returns a key that no request had before.
-    pub(super) fn issue(&mut self) -> Arc<str> {
-        let key = self.key(self.issued);
-        self.issued += 1;
-        key
-    }
-
-    /// Returns the keys that a batch can acknowledge: all below the lowest of `pending`, which are
-    /// the keys of the batch and of all other requests that may be sent again. `session` is the one
-    /// that numbers the requests of the batch.
-    pub(super) fn acknowledged<'a>(
-        &mut self,
-        session: Option<SessionId>,
-        pending: impl Iterator<Item = &'a Arc<str>>,
-    ) -> Option<AcknowledgedKeys> {
-        if session != self.session {
-            *self = Self::of_session(session);
+    /// Numbers requests in the session from now on. Without one, the numbers go on later, unless
+    /// the next session is another one.
+    pub(super) fn begin(&mut self, session: Option<SessionId>) {
+        if session.is_some() && session != self.session {
+            (self.session, self.next) = (session, 1);
         }
-        session?;
-        let pending = pending.filter(|key| key.starts_with(&*self.prefix));
-        let below = pending.min().cloned().unwrap_or_else(|| self.key(self.issued));
-        let from = Arc::clone(&self.prefix);
-        (below > self.key(0)).then_some(AcknowledgedKeys { from, below })
     }
 
-    /// Keys with one prefix have one length, so that their order is that of their numbers.
-    fn key(&self, number: u64) -> Arc<str> {
-        format!("{}{number:016x}", self.prefix).into()
+    /// Gives a request that has no id its number among those of `numbers`, or a key if it needs
+    /// one. Returns false if too many requests have no answer: the request must not be sent.
+    pub(super) fn identify(
+        &mut self,
+        asked: &mut QueuedRequest,
+        numbers: Option<BatchNumbers>,
+        several: bool,
+    ) -> bool {
+        let BatchItem::Submit(command) = &mut asked.ask else { return true };
+        if command.key.is_some() {
+            return true;
+        }
+        let Some(BatchNumbers { session, answered_below }) = numbers else {
+            if needs_key(&command.op, several) {
+                let key = format!("{}{:016x}", self.prefix, self.keys);
+                command.key = Some(SubmissionKey::Text(key.into()));
+                self.keys += 1;
+            }
+            return true;
+        };
+        let has_room = self.next - answered_below < UNANSWERED_MAX;
+        if has_room {
+            command.key = Some(SubmissionKey::Number(self.next));
+            asked.numbered_by = Some(session);
+            self.next += 1;
+        }
+        has_room
     }
 }
 
 impl Default for RequestKeys {
     fn default() -> Self {
-        Self::of_session(None)
+        let prefix = format!("{:016x}-", random()).into();
+        Self { prefix, keys: 0, session: None, next: 1 }
+    }
+}
+
+/// Whether an operation that a client without a session sends must not be carried out twice.
+const fn needs_key(op: &Op, several: bool) -> bool {
+    match op {
+        // With several servers even a release needs a key. A server that seemed unreachable may
+        // carry it out late, after another did; and a retry at another server must get the first
+        // outcome, not the refusal that there is nothing to release.
+        Op::Release(_) => several,
+        // An acquire on behalf of an open file is safe to repeat without a key: the second copy
+        // only renews the lease.
+        Op::Acquire(ask) => several || !matches!(ask.hold, Ownership::OpenFile(_)),
+        Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
+        _ => false,
     }
 }
 
@@ -474,7 +530,13 @@ mod tests {
     use common::task::pending;
 
     fn asked(ask: BatchItem) -> QueuedRequest {
-        QueuedRequest { ask, until: Time::ZERO, replier: Some(pending().0), insists: false }
+        QueuedRequest {
+            ask,
+            until: Time::ZERO,
+            replier: Some(pending().0),
+            insists: false,
+            numbered_by: None,
+        }
     }
 
     fn release(token: Option<u64>) -> BatchItem {
@@ -661,28 +723,59 @@ mod tests {
 #[cfg(test)]
 mod request_keys_tests {
     use super::*;
+    use crate::engine::ClientId;
+
+    fn release(insists: bool) -> QueuedRequest {
+        let (name, client) = (LockName::parse("x"), ClientId::parse("a"));
+        let (name, client) = (name.expect("valid"), client.expect("valid"));
+        let op = Op::Release(Release::of(LeaseKey { name, client, token: None }));
+        let (ask, until) = (BatchItem::Submit(op.into()), Time::ZERO);
+        QueuedRequest { ask, until, replier: None, insists, numbered_by: None }
+    }
+
+    fn numbered(
+        keys: &mut RequestKeys,
+        numbers: Option<BatchNumbers>,
+    ) -> Option<(Option<SessionId>, u64)> {
+        let mut asked = release(true);
+        assert!(keys.identify(&mut asked, numbers, true));
+        asked.number().map(|number| (asked.numbered_by, number))
+    }
 
     #[test]
-    fn answered_keys_of_the_session_are_acknowledged() {
+    fn requests_are_numbered_in_their_session() {
         let mut keys = RequestKeys::default();
-        let early = keys.issue();
-        assert_eq!(keys.acknowledged(None, [].iter()), None, "without a session");
-        let session = |number| Some(SessionId::named(number));
-        assert_eq!(keys.acknowledged(session(1), [&early].into_iter()), None, "a new session");
-        let issued: Vec<_> = (0..300).map(|_| keys.issue()).collect();
-        assert!(issued.is_sorted());
-        let pending = [&early, &issued[256], &issued[17]];
-        let range = keys.acknowledged(session(1), pending.into_iter()).expect("17 keys");
-        let covers = |key: &Arc<str>| range.from <= *key && *key < range.below;
-        assert!(issued[..17].iter().all(covers));
-        assert!(!issued[17..].iter().any(covers));
-        assert!(!covers(&early), "it may have been sent without an order");
-        let range = keys.acknowledged(session(1), [&early].into_iter()).expect("all keys");
-        assert!(issued.iter().all(|key| range.from <= *key && *key < range.below));
-        assert!(keys.issue() >= range.below, "not yet issued");
-        // The earlier requests belong to another session, or to none.
-        assert_eq!(keys.acknowledged(session(2), [&issued[299]].into_iter()), None);
-        let next = keys.issue();
-        assert_eq!(keys.acknowledged(session(2), [&next].into_iter()), None, "none answered");
+        let [one, two] = [1, 2].map(SessionId::named);
+        let of = |session| Some(BatchNumbers { session, answered_below: 1 });
+        keys.begin(None);
+        assert_eq!(numbered(&mut keys, None), None, "it has a key");
+        keys.begin(Some(one));
+        assert_eq!(numbered(&mut keys, of(one)), Some((Some(one), 1)));
+        let mut asked = release(true);
+        keys.identify(&mut asked, of(one), true);
+        keys.identify(&mut asked, of(one), true);
+        assert_eq!(asked.number(), Some(2), "it keeps its number");
+        keys.begin(None);
+        keys.begin(Some(one));
+        assert_eq!(numbered(&mut keys, of(one)), Some((Some(one), 3)));
+        keys.begin(Some(two));
+        assert_eq!(numbered(&mut keys, of(two)), Some((Some(two), 1)));
+        asked.forget_number();
+        keys.identify(&mut asked, of(two), true);
+        assert_eq!((asked.numbered_by, asked.number()), (Some(two), Some(2)));
+    }
+
+    #[test]
+    fn requests_without_an_answer_are_limited() {
+        let mut keys = RequestKeys::default();
+        let session = SessionId::named(1);
+        keys.begin(Some(session));
+        let of = |answered_below| Some(BatchNumbers { session, answered_below });
+        for _ in 0..UNANSWERED_MAX {
+            assert!(numbered(&mut keys, of(1)).is_some());
+        }
+        let mut asked = release(true);
+        assert!(!keys.identify(&mut asked, of(1), true) && asked.number().is_none());
+        assert!(keys.identify(&mut asked, of(2), true), "one has been answered");
     }
 }

@@ -117,14 +117,14 @@ pub enum Stuck {
 pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
     let runtime = runtime().map_err(|error| Stuck::Unreachable(error.to_string()))?;
     let mut connection = connect(runtime, &server.0)?;
-    let ask = RequestBatch::repeatable(0, vec![BatchItem::Now]);
+    let ask = RequestBatch::new(0, vec![BatchItem::Now]);
     let mut heard: Option<RttSample> = None;
     for _ in 0..SAMPLES {
         let asked_at = boot_now();
         let response = connection.send_batch(&ask, PATIENCE).map_err(|error| match error {
             TransportError::Denied(why) => Stuck::Denied(why),
             TransportError::Foreign(why) | TransportError::Elsewhere(why) => Stuck::Foreign(why),
-            TransportError::Silent(_) | TransportError::Late => Stuck::Silent(error.to_string()),
+            TransportError::Silent(why) => Stuck::Silent(why),
         })?;
         let (round_trip, here) = (boot_now().since(asked_at), Wall::now());
         if heard.is_none_or(|best| round_trip < best.round_trip) {

@@ -141,7 +141,7 @@ impl ServerEvents {
 
     /// Asks the server for the other nodes of its cluster.
     fn learn(&mut self) {
-        let ask = RequestBatch::repeatable(0, vec![BatchItem::Urls]);
+        let ask = RequestBatch::new(0, vec![BatchItem::Urls]);
         let Ok(mut response) = self.servers[self.at].line().send_batch(&ask, PATIENCE) else {
             return;
         };

@@ -79,9 +79,9 @@ impl SessionKeepAlive {
     }
 }
 
-/// Sends a batch on the thread's own connection. The batch has no number by which the server could
-/// recognize a second copy, so it may be carried out twice: a second keep-alive does no harm, and a
-/// second session expires.
+/// Sends a batch on the thread's own connection. Its commands have no ids by which the server could
+/// recognize a second copy, so they may be carried out twice: a second keep-alive does no harm, and
+/// a second session expires.
 fn send_items(
     hub: &ClientState,
     line: &mut dyn ServerConnection,
@@ -89,7 +89,7 @@ fn send_items(
     patience: Span,
 ) -> Result<Vec<ItemReply>, TransportError> {
     let engine = hub.introduce(line, patience)?;
-    let batch = RequestBatch::repeatable(engine, asks);
+    let batch = RequestBatch::new(engine, asks);
     let asked_at = boot_now();
     let response = line.send_batch(&batch, patience).inspect_err(|error| {
         if let TransportError::Elsewhere(_) = error {

@@ -9,7 +9,6 @@
 use super::request_queue::{ItemReplier, QueuedRequest, RequestQueue};
 use super::server_clock::ServerClock;
 use crate::client::http_transport::{ServerConnection, Transport, TransportError};
-use crate::client::request_queue::RequestKeys;
 use crate::client::session_keep_alive::{SessionKeepAlive, SessionState, surely_until};
 use crate::engine::{
     ClientId, Event, EventKind, Lifetime, LockName, RefusalKind, SessionEnd, SessionId, Tenure,
@@ -40,7 +39,6 @@ pub(super) struct ClientState {
     pub(super) numbers: Mutex<SequenceMapping>,
     pub(super) clock: Mutex<ServerClock>,
     pub(super) queue: Mutex<RequestQueue>,
-    pub(super) keys: Mutex<RequestKeys>,
     /// Signals that the queue has a request, or that the client stops.
     pub(super) asked: Condvar,
     state: Mutex<ConnectionState>,
@@ -102,7 +100,6 @@ impl ClientState {
             numbers: Mutex::default(),
             clock: Mutex::default(),
             queue: Mutex::default(),
-            keys: Mutex::default(),
             asked: Condvar::new(),
             state: Mutex::new(ConnectionState::new(session)),
             changed: Condvar::new(),
@@ -140,7 +137,7 @@ impl ClientState {
         if *met {
             return Ok(self.engine());
         }
-        let who = RequestBatch::repeatable(0, vec![BatchItem::Now]);
+        let who = RequestBatch::new(0, vec![BatchItem::Now]);
         let response = line.send_batch(&who, patience)?;
         self.engine.store(response.stamp.engine, Ordering::Release);
         if response.stamp.engine == 0 {

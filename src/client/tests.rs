@@ -149,7 +149,7 @@ impl ServerConnection for NearLine {
         }
         let response = response.map_err(|turned| match turned {
             BatchError::Elsewhere => TransportError::Elsewhere("another engine".to_owned()),
-            BatchError::Late | BatchError::Unreadable(_) => TransportError::Late,
+            BatchError::Unreadable(error) => TransportError::Foreign(error.to_string()),
         });
         decode_response(&response?).map_err(|error| TransportError::Foreign(error.to_string()))
     }

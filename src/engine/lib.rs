@@ -50,9 +50,10 @@ mod tests;
 pub use crate::codec::encoding::Interner;
 pub use crate::codec::format_version::Feature;
 pub use crate::values::command::{
-    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
-    Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
-    Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal, Tenure,
+    Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm, Forget,
+    IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
+    Release, Renew, Replay, RequestId, RequestKey, RequestNumber, Reset, ResetPart, ResetScope,
+    Steal, Tenure,
 };
 pub use crate::values::details::{
     Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch,
@@ -64,6 +65,7 @@ pub use crate::values::event::{Event, EventKind, LeaveReason, SessionEnd, Tenure
 pub use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
 pub use crate::values::hold_off::Baseline;
 pub use crate::values::hold_off::{HoldOff, HoldOffCause};
+pub use crate::values::idempotency::UNANSWERED_MAX;
 pub use crate::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, Seats, SessionId,
     StealReason, Ticket, Token,

@@ -563,10 +563,10 @@ fn waiting_for(lock: &str, who: &str) -> Acquire {
     Acquire { line: QueuePolicy::Join(None), ..acquire(lock, who) }
 }
 
-/// A request with an order is carried out once. Its number is part of the encoded command, and of
-/// the encoded state.
+/// A request with a number is carried out once. Its number is part of the encoded command, and of
+/// the encoded state, also if the request was refused.
 #[test]
-fn a_copy_of_an_ordered_request_is_refused() {
+fn a_copy_of_a_numbered_request_is_refused() {
     let mut lab = Lab::new();
     let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
     let open = OpenSession { client: client("a"), ttl: Some(ttl), grace };
@@ -575,23 +575,52 @@ fn a_copy_of_an_ordered_request_is_refused() {
     };
     let before =
         codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine);
-    let ordered = |number| {
-        let order = Some(RequestOrder { session, number });
-        Command { order, ..Op::KeepAlive(session).into() }
+    let numbered = |number, answered_below, op: Op| {
+        let key = RequestKey::Number(RequestNumber { session, number });
+        let id = RequestId { caller: "batch:a".into(), key };
+        let request = Some(IdempotencyKey { id, digest: Digest(1) });
+        Command { answered_below, ..Command::from(op).with_request(request) }
     };
-    lab.does_command(&ordered(5)).expect("the first");
-    let refusal = lab.does_command(&ordered(5)).expect_err("a copy");
-    assert_eq!(*refusal.reason, Reason::LateCopy(session));
-    let mut bytes = Vec::new();
-    codec::state_codec::encode_command(Time::ZERO, &ordered(6), &mut bytes);
-    assert_eq!(
-        codec::state_codec::decode_command(codec::state_codec::known_version(), &bytes),
-        Ok((Time::ZERO, ordered(6)))
-    );
+    let keeps = |number, answered_below| numbered(number, answered_below, Op::KeepAlive(session));
+    let release = |number| {
+        let key = LeaseKey { name: name("x"), client: client("a"), token: None };
+        numbered(number, 0, Op::Release(Release::of(key)))
+    };
+    let late = |answer: Answer| match answer {
+        Err(refusal) => *refusal.reason == Reason::LateCopy(session),
+        Ok(_) => false,
+    };
+    lab.does_command(&release(5)).expect_err("nothing is held");
+    assert!(late(lab.does_command(&release(5))), "a copy of a refused request");
     assert_ne!(
         codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine),
         before
     );
+    lab.does_command(&keeps(4, 0)).expect("an earlier one that has not arrived before");
+    let again = lab.does_command(&keeps(4, 0));
+    assert!(matches!(again, Ok(Outcome::Replayed(_))), "{again:?}");
+    lab.does_command(&keeps(6, 5)).expect("the next one");
+    assert!(late(lab.does_command(&keeps(4, 0))), "its answer is acknowledged");
+    assert!(late(lab.does_command(&keeps(3, 0))), "it is not wanted any more");
+    let last = UNANSWERED_MAX + 6;
+    let reason = lab.does_command(&keeps(last, 6)).expect_err("too many").reason;
+    assert_eq!(*reason, Reason::Limit(Limit::Unanswered(UNANSWERED_MAX as usize)));
+    lab.does_command(&keeps(last, 7)).expect("the last one of as many as may have no answer");
+    lab.does_command(&keeps(last - 1, 7)).expect("another one");
+    lab.engine.forget_replies();
+    assert!(late(lab.does_command(&keeps(last, 7))), "a forgotten answer");
+    let far = last + 10 * UNANSWERED_MAX;
+    lab.does_command(&keeps(far, far)).expect("far above");
+    lab.does_command(&keeps(far + UNANSWERED_MAX - 1, far)).expect("its place was freed");
+    let mut bytes = Vec::new();
+    codec::state_codec::encode_command(Time::ZERO, &keeps(6, 5), &mut bytes);
+    assert_eq!(
+        codec::state_codec::decode_command(codec::state_codec::known_version(), &bytes),
+        Ok((Time::ZERO, keeps(6, 5)))
+    );
+    let version = codec::state_codec::known_version();
+    let state = codec::state_codec::encode_engine(version, &lab.engine);
+    assert_eq!(codec::state_codec::decode_engine(version, &state), Ok(lab.engine));
 }
 
 /// An open file takes over an exclusive lease of its client whose token it names: the lease keeps

@@ -474,7 +474,7 @@ fn commands_that_only_end_holds_are_known() {
 }
 
 fn keyed(caller: usize, key: usize, op: Op) -> Command {
-    let (caller, key) = ("c".repeat(caller).into(), "k".repeat(key).into());
+    let (caller, key) = ("c".repeat(caller).into(), "k".repeat(key).as_str().into());
     let id = RequestId { caller, key };
     Command { request: Some(IdempotencyKey { id, digest: Digest(1) }), ..op.into() }
 }
@@ -507,10 +507,6 @@ fn commands_have_bounds() {
         let patch = Patch { holder_id: Some("i".repeat(bytes).into()), ..Patch::default() };
         Op::Annotate(Annotate { key: key("x", "a", None), patch, handover: None })
     };
-    let acknowledging = |bytes: usize| {
-        let keys = AcknowledgedKeys { from: "a".into(), below: "k".repeat(bytes).into() };
-        Command { acknowledged: Some(keys), ..keyed(2, 2, Op::Settle) }
-    };
     let mut lab = Lab::new();
     lab.granted(acquire("x", "a"));
     for (fits, exceeds, words) in [
@@ -523,11 +519,6 @@ fn commands_have_bounds() {
             keyed(CALLER_BYTES_MAX, 2, Op::Settle),
             keyed(CALLER_BYTES_MAX + 1, 2, Op::Settle),
             "these credentials has more than 287 bytes",
-        ),
-        (
-            acknowledging(REQUEST_KEY_BYTES_MAX),
-            acknowledging(REQUEST_KEY_BYTES_MAX + 1),
-            "a request key has 1 to 72 bytes",
         ),
         (noted(1_024).into(), noted(1_025).into(), "a note has at most 1024 bytes"),
         (named(512).into(), named(513).into(), "a holder id has at most 512 bytes"),

@@ -28,7 +28,7 @@ fn name(text: &str) -> LockName {
 fn submit(cluster: &Cluster, at: usize, op: Op) -> Result<Outcome, String> {
     let asks = vec![BatchItem::Submit(op.into())];
     let (file, url) = (cluster.clients.path("batch"), cluster.nodes[at].machine.url());
-    fs::write(&file, encode_batch(&RequestBatch::repeatable(0, asks))).expect("ours");
+    fs::write(&file, encode_batch(&RequestBatch::new(0, asks))).expect("ours");
     let mut curl = cluster.clients.command("curl");
     curl.args(["-sS", "--max-time", "20", "--data-binary", &format!("@{}", file.display())]);
     let body = curl.arg(format!("{url}/door/v1/ask")).output().expect("curl is there").stdout;

@@ -5,13 +5,14 @@ use latchfs::engine::values::details::{Patch, TextPatch};
 use latchfs::engine::values::event::SessionEnd;
 use latchfs::engine::values::lease::GRACE_DEFAULT;
 use latchfs::engine::{
-    AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Forget, Grace, Handover,
-    IdempotencyKey, IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession,
-    Ownership, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope,
-    Rules, Seats, SessionId, Steal, StealReason, Token, Ttl,
+    Acquire, ClientId, Command, Digest, Engine, Firm, Forget, Grace, Handover, IdempotencyKey,
+    IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership,
+    QueuePolicy, Release, Renew, RequestId, RequestKey, RequestNumber, Reset, ResetPart,
+    ResetScope, Rules, Seats, SessionId, Steal, StealReason, Token, Ttl,
 };
 use latchfs::service::batch::batch_messages::{
-    BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
+    BatchItem, BatchNumbers, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
+    SubmissionKey,
 };
 use latchfs::service::{
     About, BackendKind, Children, Contact, EventPlace, List, ListPage, Unavailable,
@@ -138,20 +139,23 @@ fn hold_off_ended(by: ClientId) -> Op {
 }
 
 pub(crate) fn command() -> impl Strategy<Value = Command> {
-    let request = ("[a-c]", "[a-c]", any::<u128>()).prop_map(|(caller, key, digest)| {
-        let id = RequestId { caller: caller.into(), key: key.into() };
+    let of_session = (1..9_u64, number())
+        .prop_map(|(id, number)| RequestNumber { session: SessionId::named(id), number });
+    let key = prop_oneof![
+        "[a-c]".prop_map(|key| RequestKey::from(&*key)),
+        of_session.prop_map(RequestKey::Number),
+    ];
+    let request = ("[a-c]", key, any::<u128>()).prop_map(|(caller, key, digest)| {
+        let id = RequestId { caller: caller.into(), key };
         IdempotencyKey { id, digest: Digest(digest) }
     });
-    let order = (1..9_u64, any::<u64>())
-        .prop_map(|(id, number)| RequestOrder { session: SessionId::named(id), number });
-    let keys = proptest::option::of(acknowledged());
-    (proptest::option::of(request), op(), proptest::option::of(order), keys)
-        .prop_map(|(request, op, order, acknowledged)| Command { request, op, order, acknowledged })
+    (proptest::option::of(request), op(), number())
+        .prop_map(|(request, op, answered_below)| Command { request, op, answered_below })
 }
 
-fn acknowledged() -> impl Strategy<Value = AcknowledgedKeys> {
-    ("[a-c]", "[a-c]")
-        .prop_map(|(from, below)| AcknowledgedKeys { from: from.into(), below: below.into() })
+/// Returns any number of a request, rather a low one.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..9_u64, any::<u64>()]
 }
 
 /// Returns an engine that has applied these commands, each after the given time in milliseconds.
@@ -172,9 +176,13 @@ pub(crate) fn batch() -> impl Strategy<Value = RequestBatch> {
     let children = (proptest::option::of(name()), text(), any::<usize>()).prop_map(
         |(parent, cursor, limit)| BatchItem::Children(Children { parent, cursor, limit }),
     );
+    let key = prop_oneof![
+        "[a-c]".prop_map(|key| SubmissionKey::from(&*key)),
+        number().prop_map(SubmissionKey::Number),
+    ];
     let ask = prop_oneof![
-        4 => (op(), proptest::option::of("[a-c]")).prop_map(|(op, key)| {
-            BatchItem::Submit(Submission { key: key.map(Arc::from), op })
+        4 => (op(), proptest::option::of(key)).prop_map(|(op, key)| {
+            BatchItem::Submit(Submission { key, op })
         }),
         2 => name().prop_map(BatchItem::View),
         1 => list,
@@ -182,15 +190,11 @@ pub(crate) fn batch() -> impl Strategy<Value = RequestBatch> {
         1 => Just(BatchItem::About),
         1 => Just(BatchItem::Now),
     ];
-    let session = proptest::option::of(any::<u64>().prop_map(SessionId::named));
-    let keys = proptest::option::of(acknowledged());
+    let numbers = (any::<u64>().prop_map(SessionId::named), number())
+        .prop_map(|(session, answered_below)| BatchNumbers { session, answered_below });
     let asks = proptest::collection::vec(ask, 0..9);
-    (any::<u64>(), any::<u64>(), session, keys, asks).prop_map(
-        |(from, number, session, acknowledged, asks)| {
-            let engine = from ^ number;
-            RequestBatch { engine, from, number, session, acknowledged, asks }
-        },
-    )
+    (any::<u64>(), proptest::option::of(numbers), asks)
+        .prop_map(|(engine, numbers, asks)| RequestBatch { engine, numbers, asks })
 }
 
 /// Returns a server's answers to these commands, and the events that it sends.

@@ -67,17 +67,17 @@ fn every_length_in_a_batch_has_a_bound() {
     let socket = scratch.path().join("http.sock");
     let listen = format!("127.0.0.1:0,unix:{}", socket.display());
     let server = Server::at(&listen, &["--memory", "--grant-at-once"]);
-    for (number, (part, max)) in (1..).zip([
+    for (part, max) in [
         ("note", NOTE_BYTES_MAX),
         ("holder id", HOLDER_ID_BYTES_MAX),
         ("text", TEXT_BYTES_MAX),
         ("key", REQUEST_KEY_BYTES_MAX),
         ("spared", SPARED_MAX),
         ("handover", HANDOVER_BYTES_MAX),
-    ]) {
+    ] {
         for (over, count) in [(1, max + 1), (0, max)] {
             let parts = vec![BatchItem::Submit(with_part(part, count))];
-            let replies = ask_at_socket(&socket, 2 * number + over, parts);
+            let replies = ask_at_socket(&socket, parts);
             let [ItemReply::Answered(answer)] = &replies[..] else { panic!("{part}: {replies:?}") };
             match answer {
                 Ok(_) => assert_eq!(over, 0, "{part} of {count}"),
@@ -105,7 +105,7 @@ fn every_length_in_a_batch_has_a_bound() {
 #[test]
 fn a_batch_with_a_text_over_its_bound_is_refused() {
     let server = start();
-    send_batch(&server, 1, vec![submit(acquire("eve", "held"))]);
+    send_batch(&server, vec![submit(acquire("eve", "held"))]);
     let reason = "r".repeat(NOTE_BYTES_MAX);
     // The longest lock name consists of four components of at most 255 bytes.
     let name =
@@ -122,14 +122,7 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
             at_once: false,
             only: None,
         });
-        encode_batch(&RequestBatch {
-            engine: 0,
-            from: 7,
-            number: 0,
-            session: None,
-            acknowledged: None,
-            asks: vec![submit(op)],
-        })
+        encode_batch(&RequestBatch::new(0, vec![submit(op)]))
     };
     for (part, text, batch) in [
         ("reason", &*reason, steal("eve", "eve", &reason)),
@@ -163,9 +156,7 @@ fn deceptive_names_are_refused() {
         // Only an older version can encode such a name.
         let text = ["pro\u{200b}d", "pro\u{202e}d", "pro\u{feff}d"][number - 1];
         let asks = vec![submit(acquire("proxyzd", "short"))];
-        let (engine, from, session, acknowledged) = (0, number as u64, None, None);
-        let batch = RequestBatch { engine, from, number: 1, session, acknowledged, asks };
-        let mut bytes = encode_batch(&batch);
+        let mut bytes = encode_batch(&RequestBatch::new(0, asks));
         let at = bytes.windows(7).position(|window| window == b"proxyzd").expect("it is there");
         bytes[at..at + 7].copy_from_slice(text.as_bytes());
         let (code, body) = send(&server, &bytes);
@@ -259,18 +250,15 @@ fn answers_that_are_not_read_have_a_share() {
                 other => panic!("{other:?}"),
             }
         };
-        let replies = send_batch(&server, batch, (0..250).map(lock).collect());
+        let replies = send_batch(&server, (0..250).map(lock).collect());
         assert!(replies.iter().all(|reply| matches!(reply, ItemReply::Answered(Ok(_)))));
     }
     serves_the_victim(&server);
     let before = peak_kib(server.pid());
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
-    let request = |number: u64| {
+    let request = |_| {
         let list = List { prefix: "lock".to_owned(), after: None, limit: 1_024 };
-        let (asks, from) = (vec![BatchItem::List(list)], 100 + number);
-        let (engine, session, acknowledged) = (0, None, None);
-        let batch = RequestBatch { engine, from, number: 1, session, acknowledged, asks };
-        let body = encode_batch(&batch);
+        let body = encode_batch(&RequestBatch::new(0, vec![BatchItem::List(list)]));
         let head = format!(
             "POST /door/v1/ask HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
             body.len()

@@ -75,26 +75,19 @@ fn send_by(mut stream: impl Read + Write, batch: &[u8]) -> (u16, Vec<u8>) {
     (code, answer.split_off(end + 4))
 }
 
-pub(crate) fn send_batch(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
-    replies(send(server, &batch_of(from, asks)))
+pub(crate) fn send_batch(server: &Server, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+    replies(send(server, &batch_of(asks)))
 }
 
 /// Sends a batch to the Unix socket of a server, where its own user may ask for everything.
-pub(crate) fn ask_at_socket(socket: &Path, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+pub(crate) fn ask_at_socket(socket: &Path, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let stream = UnixStream::connect(socket).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
-    replies(send_by(stream, &batch_of(from, asks)))
+    replies(send_by(stream, &batch_of(asks)))
 }
 
-fn batch_of(from: u64, asks: Vec<BatchItem>) -> Vec<u8> {
-    encode_batch(&RequestBatch {
-        engine: 0,
-        from,
-        number: 1,
-        session: None,
-        acknowledged: None,
-        asks,
-    })
+fn batch_of(asks: Vec<BatchItem>) -> Vec<u8> {
+    encode_batch(&RequestBatch::new(0, asks))
 }
 
 fn replies((code, body): (u16, Vec<u8>)) -> Vec<ItemReply> {
@@ -134,14 +127,7 @@ fn a_refused_batch_of_many_parts_takes_no_memory() {
     serves_the_victim(&server);
     let before = peak_kib(server.pid());
     let count = batch_messages::BATCH_BYTES_MAX - 64;
-    let mut batch = encode_batch(&RequestBatch {
-        engine: 0,
-        from: 7,
-        number: 1,
-        session: None,
-        acknowledged: None,
-        asks: vec![BatchItem::Now],
-    });
+    let mut batch = encode_batch(&RequestBatch::new(0, vec![BatchItem::Now]));
     // The encoded batch ends with the number of its items, which is 1, and the item itself, one
     // byte each. The number is replaced by a large one, and the item is repeated.
     let part = batch.pop().expect("a part");
@@ -175,7 +161,7 @@ fn notes_in_a_batch_have_a_bound() {
     let mut refused = 0;
     for number in 0..8 {
         let lock = format!("eve/{number}");
-        let fits = send_batch(&server, number + 1, vec![submit(acquire(&lock, "short"))]);
+        let fits = send_batch(&server, vec![submit(acquire(&lock, "short"))]);
         assert!(matches!(&fits[..], [ItemReply::Answered(Ok(_))]), "{fits:?}");
         let key = LeaseKey {
             name: LockName::parse(&lock).expect("a name"),
@@ -186,7 +172,7 @@ fn notes_in_a_batch_have_a_bound() {
         let renew = Renew { key, term: None, firm: engine::Firm::Keep, patch, acquires: false };
         let parts = vec![submit(acquire(&format!("{lock}x"), &long)), submit(Op::Renew(renew))];
         for part in parts {
-            match &send_batch(&server, number * 10 + 100 + refused, vec![part])[..] {
+            match &send_batch(&server, vec![part])[..] {
                 [ItemReply::Answered(Err(refusal))] => {
                     assert_eq!(refusal.kind().as_str(), "E_INVALID");
                     refused += 1;
@@ -211,21 +197,21 @@ fn answers_for_invented_senders_have_a_bound() {
     for block in 0..4 {
         let locks = (0..250).map(|number| format!("eve/{block}/{number}"));
         let asks = locks.map(|lock| submit(acquire(&lock, &note))).collect();
-        send_batch(&server, 1_000 + block, asks);
+        send_batch(&server, asks);
     }
     let list = || BatchItem::List(List { prefix: "eve/".to_owned(), after: None, limit: 1_024 });
     // One request is sent before the first reading of the memory, so that the reading includes what
     // any request takes.
-    send_batch(&server, 1, vec![list()]);
+    send_batch(&server, vec![list()]);
     let before = peak_kib(server.pid());
     for from in 0..150 {
-        let replies = send_batch(&server, 2_000 + from, vec![list()]);
+        let replies = send_batch(&server, vec![list()]);
         let [ItemReply::Listed(page)] = &replies[..] else { panic!("no page") };
         assert_eq!(page.items.len(), 1_000);
     }
     // A batch with 256 list requests gets no more list entries in total than one list request may
     // get.
-    let replies = send_batch(&server, 3_000, (0..256).map(|_| list()).collect());
+    let replies = send_batch(&server, (0..256).map(|_| list()).collect());
     let items = |reply: &ItemReply| match reply {
         ItemReply::Listed(page) => page.items.len(),
         _ => 0,

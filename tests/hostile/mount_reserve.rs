@@ -180,7 +180,7 @@ fn make_locks(socket: &Path, count: usize) {
     for first in (0..count).step_by(ASKS_MAX) {
         let asks: Vec<_> = (first..count.min(first + ASKS_MAX)).map(lock).collect();
         let expected = asks.len();
-        let batch = encode_batch(&RequestBatch::repeatable(0, asks));
+        let batch = encode_batch(&RequestBatch::new(0, asks));
         let head = format!(
             "POST /door/v1/ask HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
             batch.len()

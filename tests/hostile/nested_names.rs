@@ -91,7 +91,7 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
         )
     };
     let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
-    encode_batch(&RequestBatch::repeatable(0, asks))
+    encode_batch(&RequestBatch::new(0, asks))
 }
 
 /// The HTTP socket of a mount identifies the calling local user as the mount does. If the

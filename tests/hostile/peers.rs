@@ -340,7 +340,7 @@ fn entries_beyond_the_limit_of_one_rpc_are_sent_in_several() {
             submit(Op::Acquire(Acquire { term, ..ask }))
         };
         let asks = (0..256).map(lock).collect();
-        let batch = encode_batch(&RequestBatch::repeatable(0, asks));
+        let batch = encode_batch(&RequestBatch::new(0, asks));
         fs::write(path("batch"), batch).expect("ours");
         let sent = ["-H", ADMIN, "--data-binary", &format!("@{}", path("batch"))];
         let response = node.server.curl(&[&sent[..], &["/door/v1/ask"]].concat());

@@ -88,9 +88,8 @@ fn a_flood_of_ids_takes_no_id_from_another_caller() {
     let mut settle = |number: usize| {
         let keys = number * ASKS_MAX..(number + 1) * ASKS_MAX;
         let asks: Vec<BatchItem> = keys.map(|key| keyed(&key.to_string(), Op::Settle)).collect();
-        let (from, session, acknowledged) = (number as u64, None, None);
-        let batch = RequestBatch { engine: 0, from, number: 1, session, acknowledged, asks };
-        let replies = eve.request("POST /door/v1/ask", EVE, &encode_batch(&batch));
+        let batch = encode_batch(&RequestBatch::new(0, asks));
+        let replies = eve.request("POST /door/v1/ask", EVE, &batch);
         let replies = decode_response(&replies.body).expect("an answer to a batch").replies;
         let done = |reply: &ItemReply| matches!(reply, ItemReply::Answered(Ok(_)));
         assert!(replies.iter().all(done), "{:?}", replies.iter().find(|reply| !done(reply)));

@@ -65,7 +65,7 @@ fn limits_of_all_callers_are_lowered_by_an_option() {
         (&"E_LIMIT".into(), Some("3 locks are held, which is the limit; release some"),)
     );
     let op = acquire("d", "x", QueuePolicy::Skip, Mode::Exclusive);
-    let replies = crate::floods::send_batch(&server, 1, vec![submit(op)]);
+    let replies = crate::floods::send_batch(&server, vec![submit(op)]);
     let [ItemReply::Answered(Err(full))] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!(full.kind().as_str(), "E_LIMIT", "a mount of this server: {full}");
     let wait = |lock: &str, client: &str| {
@@ -135,14 +135,7 @@ fn fill(server: &Server, scratch: &Scratch, op: impl Fn(usize) -> Op) -> (usize,
     let mut done = 0;
     for number in 1.. {
         let asks = (0..PARTS).map(|place| submit(op(number * PARTS + place))).collect();
-        let batch = RequestBatch {
-            engine: 0,
-            from: 7,
-            number: number as u64,
-            session: None,
-            acknowledged: None,
-            asks,
-        };
+        let batch = RequestBatch::new(0, asks);
         fs::write(&file, encode_batch(&batch)).expect("our directory");
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--max-time", "20", "-H", EVE, "--data-binary"]);

@@ -3,9 +3,9 @@
 
 use engine::time::{Span, Time};
 use engine::values::command::{
-    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
-    Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
-    Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal,
+    Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm, Forget,
+    IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
+    Release, Renew, RequestId, RequestKey, RequestNumber, Reset, ResetPart, ResetScope, Steal,
 };
 use engine::values::details::{FileAttrs, FileType, Process};
 use engine::values::details::{Patch, TextPatch};
@@ -121,9 +121,12 @@ impl Draw {
             return (self.now, last.clone());
         }
         let op = self.op();
-        let request = self.dice.one_in(8).then(|| self.request(&op));
-        let (order, acknowledged) = (self.order(), self.acknowledged());
-        let command = Command { request, op, order, acknowledged };
+        let key = self.dice.one_in(8).then(|| self.dice.pick(&["1", "2", "3"]).into());
+        let number = self.number();
+        let answered_below = number.map_or(0, |number| self.answered_below(number.number));
+        let key = number.map(RequestKey::Number).or(key);
+        let request = key.map(|key| self.request(key, &op));
+        let command = Command { request, op, answered_below };
         self.last = Some(command.clone());
         (self.now, command)
     }
@@ -401,10 +404,10 @@ impl Draw {
     }
 
     /// A command may name its session and a request number, which rises within the session, so that
-    /// the engine can refuse a copy that arrives late. Returns `None` in most cases. Otherwise
-    /// returns a session, which sometimes never existed, and a number: one higher than all drawn
-    /// before, or an arbitrary one, as late copies have.
-    fn order(&mut self) -> Option<RequestOrder> {
+    /// the engine recognizes a copy. Returns `None` in most cases. Otherwise returns a session,
+    /// which sometimes never existed, and a number: one higher than all drawn before, or an
+    /// arbitrary one, as late copies have.
+    fn number(&mut self) -> Option<RequestNumber> {
         if !self.orders.one_in(12) {
             return None;
         }
@@ -417,27 +420,29 @@ impl Draw {
         let number = if self.orders.one_in(3) {
             self.orders.next() % (self.numbered + 2)
         } else {
-            self.numbered + 1
+            self.numbered + if self.orders.one_in(50) { 600 } else { 1 }
         };
         self.numbered = self.numbered.max(number);
-        Some(RequestOrder { session, number })
+        Some(RequestNumber { session, number })
     }
 
-    /// Returns `None` in most cases, otherwise a range of keys, which may be empty.
-    fn acknowledged(&mut self) -> Option<AcknowledgedKeys> {
-        if !self.acknowledgements.one_in(3) {
-            return None;
-        }
-        let mut key = |keys: &[&'static str]| self.acknowledgements.pick(keys).into();
-        Some(AcknowledgedKeys { from: key(&["1", "2", "3"]), below: key(&["2", "3", "4"]) })
+    /// Returns the number below which a request with this number acknowledges the answers: just
+    /// below it, or further away, up to more than a session may have unanswered.
+    fn answered_below(&mut self, number: u64) -> u64 {
+        let distance = match self.acknowledgements.below(4) {
+            0 => number,
+            1 => self.acknowledgements.next() % 600,
+            _ => self.acknowledgements.next() % 5,
+        };
+        (number + 1).saturating_sub(distance)
     }
 
-    /// Returns a random idempotency key. Its digest is the sum of the bytes of the command, so that
-    /// different commands rarely have the same digest.
-    fn request(&mut self, op: &Op) -> IdempotencyKey {
-        let (caller, key) = (self.client().as_str().into(), self.dice.pick(&["1", "2", "3"]));
+    /// Returns an idempotency key of a random client. Its digest is the sum of the bytes of the
+    /// command, so that different commands rarely have the same digest.
+    fn request(&mut self, key: RequestKey, op: &Op) -> IdempotencyKey {
+        let caller = self.client().as_str().into();
         let digest = Digest(format!("{op:?}").bytes().map(u128::from).sum());
-        IdempotencyKey { id: RequestId { caller, key: key.into() }, digest }
+        IdempotencyKey { id: RequestId { caller, key }, digest }
     }
 
     fn name(&mut self) -> LockName {

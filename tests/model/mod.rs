@@ -244,13 +244,11 @@ impl Pair {
 }
 
 /// Whether the encoded state `bytes` equals the state before the command, or differs from it only
-/// in the session's last request number, which a refused request uses up.
+/// in the session's used request numbers, to which a refused request adds its own.
 fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -> bool {
     let as_before = bytes == state_codec::encode_engine(state_codec::known_version(), &before);
-    let uses_place = before.state.enter_order(command).is_ok();
-    as_before
-        || (uses_place
-            && bytes == state_codec::encode_engine(state_codec::known_version(), &before))
+    let _ = before.state.use_number(command);
+    as_before || bytes == state_codec::encode_engine(state_codec::known_version(), &before)
 }
 
 /// A view of a lock predicts which lease, if any, is in the way of an acquire. Checks that the

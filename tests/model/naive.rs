@@ -8,7 +8,7 @@ use crate::values::command::Firm;
 use crate::values::command::{
     Acquire, Annotate, Answer, Command, EndHoldOff, EndSession, Forget, IdempotencyKey, IfExists,
     LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
-    RequestId, Reset, ResetPart, ResetScope, Steal, Tenure,
+    RequestId, RequestKey, RequestNumber, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
 use crate::values::details::Details;
 use crate::values::details::LimitedField;
@@ -18,11 +18,13 @@ use crate::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd}
 use crate::values::event::{Holder, LockView, WaiterView};
 use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous};
 use crate::values::hold_off::HoldOff;
+use crate::values::idempotency::UNANSWERED_MAX;
 use crate::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, Ticket, Token,
 };
 use crate::values::lease::{Grace, TTL_DEFAULT, Ttl};
 use crate::values::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A lease, with the name of its lock and its mode.
@@ -59,9 +61,10 @@ struct Bond {
     ttl: Option<Ttl>,
     grace: Grace,
     renewed_at: Time,
-    /// The highest request number of a command that named this session. A command with a lower
-    /// number is a late copy, and is refused.
-    last_request: u64,
+    /// The numbers of the requests of this session. A command with a used number is a late copy.
+    used: BTreeSet<u64>,
+    /// A command with a lower number is a late copy, too: the client has the answer.
+    answered_below: u64,
 }
 
 impl Bond {
@@ -157,12 +160,11 @@ impl Naive {
             return self.no(Reason::Oversized(LimitedField::Handover));
         }
         let Some(request) = &command.request else {
-            self.enter_order(command)?;
             return self.carry_out(command);
         };
         if let Some((known, _, replay)) = self.replies.iter().find(|(r, ..)| r.id == request.id) {
             if known.digest != request.digest {
-                return self.no(Reason::KeyReused(request.id.key.clone()));
+                return self.no(Reason::KeyReused(request.id.key.to_string().into()));
             }
             let replay = replay.clone();
             if let (Op::Acquire(ask), Outcome::Waiting { ticket, .. }) =
@@ -184,16 +186,20 @@ impl Naive {
         if !self.has_room_for_reply(command, request) {
             return self.no(Reason::Limit(Limit::QueuedRequests(max)));
         }
-        self.enter_order(command)?;
+        self.use_number(command)?;
         let outcome = self.carry_out(command)?;
         if matches!(outcome, Outcome::ResetPart { .. }) {
             return Ok(outcome);
         }
-        if let (Some(keys), Some(_)) = (&command.acknowledged, command.order) {
+        if let RequestKey::Number(own) = request.id.key {
+            let is_answered = |key: &RequestKey| match key {
+                RequestKey::Text(_) => false,
+                RequestKey::Number(RequestNumber { session, number }) => {
+                    *session == own.session && *number < command.answered_below
+                }
+            };
             self.replies.retain(|(known, ..)| {
-                known.id.caller != request.id.caller
-                    || known.id.key < keys.from
-                    || known.id.key >= keys.below
+                known.id.caller != request.id.caller || !is_answered(&known.id.key)
             });
         }
         self.make_room_for_reply(&request.id.caller);
@@ -235,22 +241,29 @@ impl Naive {
         }
     }
 
-    /// Refuses a request with a request number, unless the number is higher than all that its
-    /// session has used.
-    fn enter_order(&mut self, command: &Command) -> Result<(), Refusal> {
-        let Some(order) = command.order else { return Ok(()) };
-        self.is_session(order.session)?;
+    /// Refuses a request with a number that its session has used, or has the answer to.
+    fn use_number(&mut self, command: &Command) -> Result<(), Refusal> {
+        let request = command.request.as_ref().expect("it has an id");
+        let RequestKey::Number(RequestNumber { session: id, number }) = request.id.key else {
+            return Ok(());
+        };
+        self.is_session(id)?;
+        let refusal = |at, reason| Err(Refusal { at, reason: Box::new(reason) });
+        if number >= command.answered_below.saturating_add(UNANSWERED_MAX) {
+            let limit = Limit::Unanswered(UNANSWERED_MAX as usize);
+            return refusal(self.now, Reason::Limit(limit));
+        }
         let now = self.now;
-        let session = self.sessions.iter_mut().find(|session| session.id == order.session);
+        let session = self.sessions.iter_mut().find(|session| session.id == id);
         let session = session.expect("it is open");
-        if session.last_request >= order.number {
-            let reason = Box::new(Reason::LateCopy(order.session));
-            return Err(Refusal { at: now, reason });
+        session.answered_below = session.answered_below.max(command.answered_below);
+        if number < session.answered_below || session.used.contains(&number) {
+            return refusal(now, Reason::LateCopy(id));
         }
         let is_part =
             matches!(&command.op, Op::Reset(reset) if matches!(reset.part, ResetPart::Names(..)));
         if !is_part {
-            session.last_request = order.number;
+            session.used.insert(number);
         }
         Ok(())
     }
@@ -1268,7 +1281,15 @@ impl Naive {
         let id = SessionId::named(self.number());
         let OpenSession { client, ttl, grace } = ask.clone();
         self.emit(EventKind::SessionOpened { session: id, client: client.clone() });
-        self.sessions.push(Bond { id, client, ttl, grace, renewed_at: self.now, last_request: 0 });
+        self.sessions.push(Bond {
+            id,
+            client,
+            ttl,
+            grace,
+            renewed_at: self.now,
+            used: BTreeSet::new(),
+            answered_below: 0,
+        });
         Ok(Outcome::SessionOpened(id))
     }
 

@@ -4,55 +4,71 @@ t=0s host open ttl=60s
   -> session 1 opened
   * session 1 of host opened
   = all free
-t=1s host acquire x request=k-01 order=1.1
+t=1s host acquire x number=1.1
   -> granted token 2 until t=31s
   * x: granted to host, token 2, exclusive
   = x: held, exclusive; host token 2 until t=31s
-t=1s host acquire y request=k-02 order=1.2
+t=1s host acquire y number=1.2
   -> granted token 3 until t=31s
   * y: granted to host, token 3, exclusive
   = x: held, exclusive; host token 2 until t=31s
   = y: held, exclusive; host token 3 until t=31s
-t=2s host acquire y request=k-02 order=1.3
+t=2s host acquire y number=1.2
   -> replayed from t=1s: granted token 3 until t=31s
   = x: held, exclusive; host token 2 until t=31s
   = y: held, exclusive; host token 3 until t=31s
-t=3s host release x token=2 request=k-03 order=1.4 acknowledged=k-01..k-02
+t=3s host release x token=2 number=1.3 answered-below=2
   -> released
   * x: token 2 of host released after 2s
   = y: held, exclusive; host token 3 until t=31s
-# The answer to k-02 may not have arrived, and is still known. A late copy of k-01 is refused by its
-# place among the requests of the session.
-t=4s host acquire y request=k-02 order=1.2
+# The answer to the second request may not have arrived, and is still known. A late copy of the first
+# one is refused.
+t=4s host acquire y number=1.2 answered-below=1
   -> replayed from t=1s: granted token 3 until t=31s
   = y: held, exclusive; host token 3 until t=31s
-t=4s host acquire x request=k-01 order=1.1
-  -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 1 came late: a later request was carried out before it; look at the lock, and ask anew
+t=4s host acquire x number=1.1
+  -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 1 came late: another copy was decided before it; look at the lock, and ask anew
   = y: held, exclusive; host token 3 until t=31s
-# A refused request acknowledges nothing, nor does one without an order.
-t=5s host release x request=k-04 order=1.5 acknowledged=k-01..k-04
+# With a refused request no answer is forgotten, but no copy of what it acknowledges is carried out.
+t=5s host release x number=1.5 answered-below=4
   -> refused, E_LOCK_NOT_HELD: lock 'x' is free, so host has nothing to renew or release; acquire it with 'mkdir' or 'latchfs acquire x'
   = y: held, exclusive; host token 3 until t=31s
-t=5s host acquire y request=k-02 order=1.2
+t=5s host acquire y number=1.2
   -> replayed from t=1s: granted token 3 until t=31s
   = y: held, exclusive; host token 3 until t=31s
-t=5s host acquire z request=other acknowledged=k-01..k-04
+t=5s host acquire x number=1.1
+  -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 1 came late: another copy was decided before it; look at the lock, and ask anew
+  = y: held, exclusive; host token 3 until t=31s
+# Without a number nothing is acknowledged.
+t=5s host acquire z request=other answered-below=5
   -> granted token 4 until t=35s
   * z: granted to host, token 4, exclusive
   = y: held, exclusive; host token 3 until t=31s
   = z: held, exclusive; host token 4 until t=35s
-t=5s host acquire y request=k-02 order=1.2
+t=5s host acquire y number=1.2
   -> replayed from t=1s: granted token 3 until t=31s
   = y: held, exclusive; host token 3 until t=31s
   = z: held, exclusive; host token 4 until t=35s
-# The ids of other callers and other keys of the same caller stay.
+# The ids of other callers, of other sessions and other keys of the same caller stay.
 t=6s guest acquire w request=k-02
   -> granted token 5 until t=36s
   * w: granted to guest, token 5, exclusive
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=31s
   = z: held, exclusive; host token 4 until t=35s
-t=6s host renew z request=k-05 order=1.6 acknowledged=k-01..k-05
+t=6s host open ttl=60s
+  -> session 6 opened
+  * session 6 of host opened
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=31s
+  = z: held, exclusive; host token 4 until t=35s
+t=6s host annotate y token=3 number=6.1
+  -> annotated
+  * y: annotated, token 3
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=31s
+  = z: held, exclusive; host token 4 until t=35s
+t=6s host renew z number=1.6 answered-below=6
   -> renewed token 4 until t=36s
   * z: renewed by host, token 4
   = w: held, exclusive; guest token 5 until t=36s
@@ -68,32 +84,42 @@ t=7s host acquire z request=other
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=31s
   = z: held, exclusive; host token 4 until t=36s
-t=7s host acquire y request=k-02 order=1.2
-  -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 1 came late: a later request was carried out before it; look at the lock, and ask anew
+t=7s host annotate y token=3 number=6.1
+  -> replayed from t=6s: annotated
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=31s
   = z: held, exclusive; host token 4 until t=36s
-t=7s host acquire y request=k-02 order=1.7
+t=7s host acquire y number=1.2
+  -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 1 came late: another copy was decided before it; look at the lock, and ask anew
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=31s
+  = z: held, exclusive; host token 4 until t=36s
+t=7s host acquire y number=1.7 answered-below=7
   -> renewed token 3 until t=37s
   * y: renewed by host, token 3
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=37s
   = z: held, exclusive; host token 4 until t=36s
 
-# The id of a request that waits can be acknowledged: it keeps its place, and the id is free.
+# The number of a request that waits can be acknowledged: it keeps its place.
 t=8s guest open ttl=60s
-  -> session 6 opened
-  * session 6 of guest opened
+  -> session 7 opened
+  * session 7 of guest opened
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=37s
   = z: held, exclusive; host token 4 until t=36s
-t=8s guest acquire z wait request=g-1 order=6.1
+t=8s guest acquire z wait number=7.1
   -> waiting with ticket 1, 0 before it
   * z: guest waits, ticket 1
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=37s
   = z: held, exclusive; host token 4 until t=36s; waiting: guest (exclusive)
-t=9s guest settle request=g-2 order=6.2 acknowledged=g-1..g-2
+t=8s guest acquire z wait number=7.1
+  -> replayed from t=8s: waiting with ticket 1, 0 before it
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; host token 4 until t=36s; waiting: guest (exclusive)
+t=9s guest settle number=7.2 answered-below=2
   -> settled
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=37s
@@ -101,28 +127,68 @@ t=9s guest settle request=g-2 order=6.2 acknowledged=g-1..g-2
 t=10s host release z
   -> released
   * z: token 4 of host released after 5s
-  * z: granted to guest, token 7, exclusive, ticket 1 after 2s
+  * z: granted to guest, token 8, exclusive, ticket 1 after 2s
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=37s
-  = z: held, exclusive; guest token 7 until t=40s
-t=11s guest settle request=g-1
+  = z: held, exclusive; guest token 8 until t=40s
+t=11s guest acquire z wait number=7.1
+  -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 7 came late: another copy was decided before it; look at the lock, and ask anew
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; guest token 8 until t=40s
+# A request that waits without an acknowledgement finds its grant under its number.
+t=11s host acquire z wait number=6.2
+  -> waiting with ticket 2, 0 before it
+  * z: host waits, ticket 2
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; guest token 8 until t=40s; waiting: host (exclusive)
+t=12s guest release z
+  -> released
+  * z: token 8 of guest released after 2s
+  * z: granted to host, token 9, exclusive, ticket 2 after 1s
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; host token 9 until t=42s
+t=12s host acquire z wait number=6.2
+  -> replayed from t=12s: granted token 9 until t=42s
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; host token 9 until t=42s
+# A number that its own request acknowledges is late at once; earlier acknowledgements stay.
+t=12s guest settle number=7.3 answered-below=4
+  -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 7 came late: another copy was decided before it; look at the lock, and ask anew
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; host token 9 until t=42s
+t=12s guest settle number=7.3
+  -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 7 came late: another copy was decided before it; look at the lock, and ask anew
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; host token 9 until t=42s
+t=12s guest settle number=7.4 answered-below=1
   -> settled
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=37s
-  = z: held, exclusive; guest token 7 until t=40s
-# An empty range, or one that ends before it begins, is of no effect.
-t=12s guest settle request=g-3 order=6.3 acknowledged=g-2..g-2
-  -> settled
-  = w: held, exclusive; guest token 5 until t=36s
-  = y: held, exclusive; host token 3 until t=37s
-  = z: held, exclusive; guest token 7 until t=40s
-t=12s guest settle request=g-4 order=6.4 acknowledged=g-9..g-1
-  -> settled
-  = w: held, exclusive; guest token 5 until t=36s
-  = y: held, exclusive; host token 3 until t=37s
-  = z: held, exclusive; guest token 7 until t=40s
-t=13s guest settle request=g-2
+  = z: held, exclusive; host token 9 until t=42s
+t=13s guest settle number=7.2
   -> replayed from t=9s: settled
   = w: held, exclusive; guest token 5 until t=36s
   = y: held, exclusive; host token 3 until t=37s
-  = z: held, exclusive; guest token 7 until t=40s
+  = z: held, exclusive; host token 9 until t=42s
+# At most 512 requests of a session have no answer.
+t=13s guest settle number=7.516 answered-below=4
+  -> refused, E_LIMIT: a session has at most 512 requests without an answer; repeat the earlier ones first
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; host token 9 until t=42s
+t=13s guest settle number=7.515 answered-below=4
+  -> settled
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; host token 9 until t=42s
+t=13s guest settle number=7.515 answered-below=4
+  -> replayed from t=13s: settled
+  = w: held, exclusive; guest token 5 until t=36s
+  = y: held, exclusive; host token 3 until t=37s
+  = z: held, exclusive; host token 9 until t=42s

@@ -10,13 +10,13 @@
 use engine::time::{Span, Time};
 use engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use engine::{
-    AcknowledgedKeys, Acquire, Annotate, Answer, ClientId, Command, Digest, EndHoldOff, EndSession,
-    Ends, Engine, Event, EventKind, Firm, Forget, Grace, Handover, HoldOff, HoldOffCause,
-    IdempotencyKey, IfExists, LastHandover, LeaseKey, LeaseTerms, Leave, LeaveReason, Lifetime,
-    LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch, Phase,
-    Previous, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope,
-    Rules, Seats, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket,
-    Token, Ttl,
+    Acquire, Annotate, Answer, ClientId, Command, Digest, EndHoldOff, EndSession, Ends, Engine,
+    Event, EventKind, Firm, Forget, Grace, Handover, HoldOff, HoldOffCause, IdempotencyKey,
+    IfExists, LastHandover, LeaseKey, LeaseTerms, Leave, LeaveReason, Lifetime, LockName, LockView,
+    Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch, Phase, Previous, QueuePolicy,
+    Release, Renew, RequestId, RequestKey, RequestNumber, Reset, ResetPart, ResetScope, Rules,
+    Seats, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token,
+    Ttl,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -155,14 +155,15 @@ impl Stage {
         let client = words.bare().ok_or("who?")?;
         let client = parse_client(&client)?;
         let verb = words.bare().ok_or("what?")?;
-        let request = words.value("request");
-        let (order, acknowledged) = (words.order()?, words.acknowledged()?);
+        let key = words.value("request").map(|key| key.as_str().into());
+        let key = words.request_number()?.map(RequestKey::Number).or(key);
+        let answered_below = words.number("answered-below")?.unwrap_or(0);
         let caller = client.as_str().into();
         let op = self.op(&verb, client, &mut words)?;
         words.end()?;
-        let request = request.map(|key| request_of(caller, &key, &op));
+        let request = key.map(|key| request_of(caller, key, &op));
         let mut events = vec![];
-        let command = Command { order, acknowledged, ..Command::from(op).with_request(request) };
+        let command = Command { answered_below, ..Command::from(op).with_request(request) };
         let answer = self.engine.apply(at, &command, &mut events);
         self.engine.check();
         let mut text = format!("  -> {}\n", say_answer(&answer));
@@ -258,11 +259,11 @@ impl Stage {
 
 /// Returns the idempotency key of a command line. Its digest covers everything in the line except
 /// the time.
-fn request_of(caller: Arc<str>, key: &str, op: &Op) -> IdempotencyKey {
+fn request_of(caller: Arc<str>, key: RequestKey, op: &Op) -> IdempotencyKey {
     let digest = format!("{op:?}")
         .bytes()
         .fold(7, |hash: u128, byte| hash.wrapping_mul(31).wrapping_add(u128::from(byte)));
-    IdempotencyKey { id: RequestId { caller, key: key.into() }, digest: Digest(digest) }
+    IdempotencyKey { id: RequestId { caller, key }, digest: Digest(digest) }
 }
 
 fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
@@ -416,21 +417,13 @@ impl Words {
         }
     }
 
-    /// Parses `order=SESSION.NUMBER`: a session, and the number of the request among the requests
-    /// of that session, by which the engine refuses late copies.
-    fn order(&mut self) -> Result<Option<RequestOrder>, String> {
-        self.parsed("order", |text| {
+    /// Parses `number=SESSION.NUMBER`: a session, and the number of the request among the requests
+    /// of that session, by which the engine recognizes copies.
+    fn request_number(&mut self) -> Result<Option<RequestNumber>, String> {
+        self.parsed("number", |text| {
             let (session, number) = text.split_once('.')?;
             let session = SessionId::named(session.parse().ok()?);
-            Some(RequestOrder { session, number: number.parse().ok()? })
-        })
-    }
-
-    /// Parses `acknowledged=FROM..BELOW`, the range of request keys whose answers have arrived.
-    fn acknowledged(&mut self) -> Result<Option<AcknowledgedKeys>, String> {
-        self.parsed("acknowledged", |text| {
-            let (from, below) = text.split_once("..")?;
-            Some(AcknowledgedKeys { from: from.into(), below: below.into() })
+            Some(RequestNumber { session, number: number.parse().ok()? })
         })
     }
 

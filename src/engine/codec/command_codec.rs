@@ -78,6 +78,7 @@ wire_enum! {
     Limit {
         0 Locks(max), 1 Waiters(max), 2 AllWaiters(max), 3 Holders(max), 4 Sessions(max),
         5 QueuedRequests(max), 6 Remembered(max), 7 Tokens, 8 Share(table, max),
+        9 Unanswered(max),
     }
     ShareOf { 0 Locks, 1 Waiters, 2 Queue, 3 Holders, 4 Sessions, 5 Remembered }
 }

@@ -12,9 +12,9 @@ pub use super::format_version::{
     FORMAT_VERSION, UnknownVersion, check_version, known_version, oldest_version,
 };
 use crate::values::command::{
-    AcknowledgedKeys, Acquire, Annotate, Command, Digest, EndHoldOff, EndSession, Firm, Forget,
-    IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
-    Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal, Tenure,
+    Acquire, Annotate, Command, Digest, EndHoldOff, EndSession, Firm, Forget, IdempotencyKey,
+    IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
+    RequestId, RequestKey, RequestNumber, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
 use crate::values::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 use crate::values::hold_off::Baseline;
@@ -28,7 +28,7 @@ use crate::values::event::{LeaveReason, SessionEnd};
 use crate::values::handover::StolenTenure;
 use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
 use crate::values::hold_off::{HoldOff, HoldOffCause};
-use crate::values::idempotency::IdempotencyRecord;
+use crate::values::idempotency::{IdempotencyRecord, UsedNumbers};
 use crate::values::lease::TokenAllocator;
 use crate::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Seats, SessionId, StealReason,
@@ -219,7 +219,7 @@ wire_struct! {
     HoldOff { until, cause }
     EndHoldOff { by, reason }
     Ends { expires_at, grace_until, ttl, grace }
-    Command { request, op, order, acknowledged }
+    Command { request, op, answered_below }
     Renew { key, term, firm, patch, acquires }
     Annotate { key, patch, handover }
     Release { key, acquisition, open, handover, acknowledges }
@@ -244,13 +244,12 @@ wire_struct! {
     Wall { secs, nanos }
     Lock { tenancy, line }
     QueuedWaiter { client, hold, mode, term, patch, since, until }
-    Session { client, ttl, grace, renewed_at, last_request; leases, opens, waiters }
-    RequestOrder { session, number }
+    Session { client, ttl, grace, renewed_at, numbers; leases, opens, waiters }
+    RequestNumber { session, number }
     Handover { text, counter }
     Previous { seq, last }
     LastHandover { token, client, at, end, handover }
     RememberedName { name, owner, previous }
-    AcknowledgedKeys { from, below }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace
     }
@@ -304,6 +303,21 @@ impl Codec for Digest {
     }
 }
 
+impl Codec for UsedNumbers {
+    fn put(&self, out: &mut Encoder) {
+        self.answered_below.put(out);
+        self.used.iter().for_each(|word| word.put(out));
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let mut numbers = Self { answered_below: Codec::take(from)?, ..Self::default() };
+        for word in &mut numbers.used {
+            *word = Codec::take(from)?;
+        }
+        Ok(numbers)
+    }
+}
+
 /// The number by which the encoding identifies the variant [`Outcome::Replayed`].
 const REPLAYED: u8 = 13;
 
@@ -330,6 +344,7 @@ wire_enum! {
         11 Reset(ask), 12 Forget(ask), 13 EndHoldOff(ask),
         #[cfg(feature = "planted-version")] 14 Planted(name),
     }
+    RequestKey { 0 Text(key), 1 Number(number) }
     QueuePolicy { 0 Skip, 1 Join(patience) }
     Firm { 0 Keep, 1 Make }
     TextPatch { 0 Set(text), 1 Append(text) }

@@ -29,21 +29,18 @@ impl Engine {
             return Err(self.state.refuse(Reason::TooLong { max }));
         }
         let Some(request) = &command.request else {
-            self.state.enter_order(command)?;
             return self.carry_out(command, events);
         };
         if let Some(answer) = self.replay(request, &command.op) {
             return answer;
         }
         self.state.has_room_for_reply(request, command)?;
-        self.state.enter_order(command)?;
+        self.state.use_number(command)?;
         let outcome = self.carry_out(command, events)?;
         if command.op.is_part() {
             return Ok(outcome);
         }
-        if let (Some(keys), Some(_)) = (&command.acknowledged, command.order) {
-            self.state.forget_acknowledged(&request.id.caller, keys);
-        }
+        self.state.forget_answered(&request.id.caller, command);
         self.state.remember(request, &outcome);
         Ok(outcome)
     }

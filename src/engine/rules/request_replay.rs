@@ -4,8 +4,9 @@
 //! Only successes are remembered. A refusal had no effect, and remembering refusals would let a
 //! client that is refused fill the memory. But a late copy of a refused request could still be
 //! applied after the client has acquired the lock by a later one: it would turn that lease into the
-//! one that the first request specified. Therefore each session remembers the number of its last
-//! request, and refuses a request with an order ([`RequestOrder`]) that does not come after it.
+//! one that the first request specified. Therefore each session remembers which numbers its
+//! requests have used, and refuses a request with a number ([`RequestNumber`]) that was used, or
+//! below which its sender has all answers.
 //!
 //! The id of a queued request identifies its place in the queue. The id is kept as long as the
 //! place, each repeat sets a new timeout for the wait, and when the place is served the id
@@ -15,12 +16,12 @@
 use crate::state::{Engine, EngineState};
 use crate::time::{Span, Time};
 use crate::values::command::{
-    AcknowledgedKeys, Acquire, Answer, Command, IdempotencyKey, Op, Outcome, QueuePolicy, Replay,
-    RequestId, RequestOrder,
+    Acquire, Answer, Command, IdempotencyKey, Op, Outcome, QueuePolicy, Replay, RequestId,
+    RequestNumber,
 };
 use crate::values::deadlines::Due;
 use crate::values::deadlines::Session;
-use crate::values::idempotency::IdempotencyRecord;
+use crate::values::idempotency::{IdempotencyRecord, UNANSWERED_MAX};
 use crate::values::lease::Ticket;
 use crate::values::refusal::{Limit, Reason, Refusal};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl Engine {
     pub(crate) fn replay(&mut self, request: &IdempotencyKey, op: &Op) -> Option<Answer> {
         let known = self.state.replies.by_id.get(&request.id)?;
         if known.digest != request.digest {
-            let reason = Reason::KeyReused(Arc::clone(&request.id.key));
+            let reason = Reason::KeyReused(request.id.key.to_string().into());
             return Some(Err(self.state.refuse(reason)));
         }
         let replay = known.replay.clone();
@@ -71,9 +72,12 @@ impl EngineState {
         Ok(())
     }
 
-    /// Forgets the answers that the caller has acknowledged.
-    pub(super) fn forget_acknowledged(&mut self, caller: &Arc<str>, keys: &AcknowledgedKeys) {
-        for id in self.replies.acknowledged(caller, keys) {
+    /// Forgets the answers to requests of the same session that the caller has acknowledged with
+    /// this one.
+    pub(super) fn forget_answered(&mut self, caller: &Arc<str>, command: &Command) {
+        let Some(RequestNumber { session, .. }) = command.number() else { return };
+        let below = RequestNumber { session, number: command.answered_below };
+        for id in self.replies.answered(caller, below) {
             self.forget_reply(&id);
         }
     }
@@ -87,20 +91,26 @@ impl EngineState {
         }
     }
 
-    /// Refuses a request whose number is not above that of the last request of its session: it is a
-    /// late copy. Refusals are not remembered, so only this check prevents a copy of a refused
-    /// request from changing a lock that the client has acquired meanwhile. The parts of a reset
-    /// have the number of their request, and only the last one makes it that of the session.
-    pub(crate) fn enter_order(&mut self, command: &Command) -> Result<(), Refusal> {
-        let Some(RequestOrder { session: id, number }) = command.order else { return Ok(()) };
+    /// Refuses a request whose number was used before, or is one of those that its sender has
+    /// acknowledged: it is a late copy. Refusals are not remembered, so only this check prevents a
+    /// copy of a refused request from changing a lock that the client has acquired meanwhile. The
+    /// parts of a reset have the number of their request, and only the last one uses it up.
+    ///
+    /// The result does not depend on commands that were refused, which a journal does not have.
+    pub(crate) fn use_number(&mut self, command: &Command) -> Result<(), Refusal> {
+        let Some(RequestNumber { session: id, number }) = command.number() else { return Ok(()) };
         let Some(session) = self.sessions.get_mut(&id) else {
             return Err(self.refuse(Reason::NoSession(id)));
         };
-        if number <= session.last_request {
+        if number.saturating_sub(command.answered_below) >= UNANSWERED_MAX {
+            return Err(self.refuse(Reason::Limit(Limit::Unanswered(UNANSWERED_MAX as usize))));
+        }
+        session.numbers.acknowledge(command.answered_below);
+        if session.numbers.contains(number) {
             return Err(self.refuse(Reason::LateCopy(id)));
         }
         if !command.op.is_part() {
-            session.last_request = number;
+            session.numbers.insert(number);
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use super::subject::{ChangedLocks, OpKind, OpSubject};
 use crate::time::{Span, Time};
 use crate::values::details::{HANDOVER_BYTES_MAX, LimitedField, SPARED_MAX};
 use crate::values::lease::{Grace, Ttl};
+use std::fmt;
 use std::sync::Arc;
 
 /// One request: an operation, and the id that identifies a repeat of it.
@@ -27,13 +28,9 @@ pub struct Command {
     pub request: Option<IdempotencyKey>,
     /// The operation to carry out.
     pub op: Op,
-    /// The number of this request in the order in which its sender sent its requests, by which a
-    /// copy that the network delivers late is refused. `None` if the sender sends no copies.
-    pub order: Option<RequestOrder>,
-    /// Keys of the caller whose answers the engine forgets if it carries the command out. Counts
-    /// only with an id and an order: late copies of the acknowledged requests are refused by their
-    /// order, which is below this one.
-    pub acknowledged: Option<AcknowledgedKeys>,
+    /// The number below which the sender has the answers to all its numbered requests, or no longer
+    /// wants them: it repeats none of these. Counts only for a request with a number.
+    pub answered_below: u64,
 }
 
 /// An operation of the engine.
@@ -485,6 +482,14 @@ impl Command {
         Self { request, ..self }
     }
 
+    /// Returns the number of the request, if its id is a number.
+    pub fn number(&self) -> Option<RequestNumber> {
+        match self.request.as_ref()?.id.key {
+            RequestKey::Text(_) => None,
+            RequestKey::Number(number) => Some(number),
+        }
+    }
+
     /// Whether the command changed the state of the engine, apart from the events that it produced.
     /// An [`Op::Settle`] with a request id changes the state, since its answer is remembered.
     pub fn changes_state(&self, answer: &Answer) -> bool {
@@ -499,25 +504,20 @@ impl Command {
     /// whichever is more.
     pub fn weight(&self) -> usize {
         let id = self.request.as_ref().map(|request| &request.id);
-        let id = id.map_or(0, |id| id.caller.len() + id.key.len());
-        let acknowledged = self.acknowledged.as_ref();
-        let acknowledged = acknowledged.map_or(0, |keys| keys.from.len() + keys.below.len());
+        let id = id.map_or(0, |id| id.caller.len() + id.key.text_bytes());
         let OpSubject { name, new_name, client, .. } = self.op.subject();
         let names = [name, new_name].into_iter().flatten().map(|name| name.as_str().len());
         let subject = names.sum::<usize>() + client.map_or(0, |client| client.as_str().len());
-        size_of::<Self>() + id + acknowledged + subject + self.op.text_bytes()
+        size_of::<Self>() + id + subject + self.op.text_bytes()
     }
 
     /// Returns a part of the command that is too long, if there is one.
     pub(crate) fn oversized(&self) -> Option<LimitedField> {
         let id = self.request.as_ref().map(|request| &request.id);
-        let key = id.filter(|id| id.key.is_empty() || id.key.len() > LimitedField::Key.max());
-        let is_long = |key: &str| key.len() > LimitedField::Key.max();
-        let acknowledged = self.acknowledged.as_ref();
-        let acknowledged = acknowledged.filter(|keys| is_long(&keys.from) || is_long(&keys.below));
+        let is_oversized = |key: &Arc<str>| key.is_empty() || key.len() > LimitedField::Key.max();
+        let key = id.filter(|id| matches!(&id.key, RequestKey::Text(key) if is_oversized(key)));
         let caller = id.filter(|id| id.caller.len() > LimitedField::Caller.max());
         key.map(|_| LimitedField::Key)
-            .or_else(|| acknowledged.map(|_| LimitedField::Key))
             .or_else(|| caller.map(|_| LimitedField::Caller))
             .or_else(|| self.op.patch().and_then(Patch::oversized))
             .or_else(|| self.op.spares_too_many().then_some(LimitedField::Spared))
@@ -527,7 +527,7 @@ impl Command {
 
 impl From<Op> for Command {
     fn from(op: Op) -> Self {
-        Self { request: None, op, order: None, acknowledged: None }
+        Self { request: None, op, answered_below: 0 }
     }
 }
 
@@ -655,16 +655,50 @@ pub struct IdempotencyKey {
     pub digest: Digest,
 }
 
-/// A request id that the caller chooses. Ids of different callers are independent.
+/// The id of a request: a key or a number that the caller chooses. Ids of different callers are
+/// independent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// The front end and the credential that it has authenticated, at most
     /// [`CALLER_BYTES_MAX`](super::details::CALLER_BYTES_MAX) bytes. The server sets it; it is
     /// never read from a request.
     pub caller: Arc<str>,
-    /// The key that the caller chose, at most
-    /// [`REQUEST_KEY_BYTES_MAX`](super::details::REQUEST_KEY_BYTES_MAX) bytes.
-    pub key: Arc<str>,
+    /// The key or the number that the caller chose.
+    pub key: RequestKey,
+}
+
+/// What identifies a request among those of its caller.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RequestKey {
+    /// A key of at most [`REQUEST_KEY_BYTES_MAX`](super::details::REQUEST_KEY_BYTES_MAX) bytes.
+    Text(Arc<str>),
+    /// The number of the request among those of one session.
+    Number(RequestNumber),
+}
+
+impl RequestKey {
+    /// Returns the length of the key in bytes; a number has none.
+    fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(key) => key.len(),
+            Self::Number(_) => 0,
+        }
+    }
+}
+
+impl From<&str> for RequestKey {
+    fn from(key: &str) -> Self {
+        Self::Text(key.into())
+    }
+}
+
+impl fmt::Display for RequestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(key) => f.write_str(key),
+            Self::Number(RequestNumber { session, number }) => write!(f, "{session}.{number}"),
+        }
+    }
 }
 
 /// 128 bits of a cryptographic hash over a whole request, computed by the front end that received
@@ -673,24 +707,12 @@ pub struct RequestId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u128);
 
-/// A range of request keys. Their caller has received the answers, and repeats none of the
-/// requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AcknowledgedKeys {
-    /// The first key of the range.
-    pub from: Arc<str>,
-    /// The first key after the range.
-    pub below: Arc<str>,
-}
-
-/// The number of a request in the order in which one session sends its requests. A session has one
-/// sender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestOrder {
+/// The number of a request among those of one session. A session has one sender, which gives each
+/// request the next number, and the same number to all copies of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestNumber {
     /// The session of the sender.
     pub session: SessionId,
-    /// The number of the request, which rises with each request from 1 on. The engine applies each
-    /// number once, and refuses every number up to the last one applied: the sender has sent later
-    /// requests since.
+    /// The number of the request.
     pub number: u64,
 }

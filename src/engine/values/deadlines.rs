@@ -7,6 +7,7 @@ use super::command::RequestId;
 use super::lease::{Ends, SessionId, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::Time;
+use crate::values::idempotency::UsedNumbers;
 use crate::values::lease::{Grace, TTL_DEFAULT, Ttl};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -87,9 +88,8 @@ pub(crate) struct Session {
     pub(crate) ttl: Option<Ttl>,
     pub(crate) grace: Grace,
     pub(crate) renewed_at: Time,
-    /// The number of the last applied request of the sender: see
-    /// [`RequestOrder`](super::command::RequestOrder).
-    pub(crate) last_request: u64,
+    /// The numbers of the sender's requests that were applied.
+    pub(crate) numbers: UsedNumbers,
     /// The leases that are bound to the session.
     pub(crate) leases: BTreeSet<(LockName, Token)>,
     /// The locks that open files of the session hold, by the number of the open file (see
@@ -101,8 +101,8 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(client: ClientId, ttl: Option<Ttl>, grace: Grace, now: Time) -> Self {
-        let (leases, opens, waiters) = Default::default();
-        Self { client, ttl, grace, renewed_at: now, last_request: 0, leases, opens, waiters }
+        let (numbers, leases, opens, waiters) = Default::default();
+        Self { client, ttl, grace, renewed_at: now, numbers, leases, opens, waiters }
     }
 
     /// Returns the lock that an open file of the session holds, and the token: the lock of `token`

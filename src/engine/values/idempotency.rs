@@ -1,14 +1,14 @@
 //! The idempotency table: the first answers to requests that carried an id.
 //!
-//! An answer is forgotten after a while, or earlier once its caller has acknowledged it. While the
+//! An answer is forgotten after a while, or earlier once its caller has acknowledged it, which it
+//! does if its requests have numbers: a session knows which numbers were used. While the
 //! table is full, each new answer takes the place of the oldest answer of the caller that has the
 //! most: a caller that sends many ids shortens only its own memory.
 
-use super::command::{AcknowledgedKeys, Digest, Outcome, Replay, RequestId};
+use super::command::{Digest, Outcome, Replay, RequestId, RequestKey, RequestNumber};
 use super::lease::{Ticket, Token};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// The remembered answers to requests that carried an id, by that id.
@@ -33,6 +33,50 @@ struct CallerShare {
     settled: BTreeSet<(Time, Arc<RequestId>)>,
     /// The number of ids of queued requests.
     waiting: usize,
+}
+
+/// The maximum number of requests of one session that have no answer yet.
+pub const UNANSWERED_MAX: u64 = 512;
+
+/// The numbers that the requests of one session have used.
+///
+/// A number stays used when its request was refused or its answer is forgotten, so no copy of a
+/// request is carried out a second time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct UsedNumbers {
+    /// The sender has the answers to all requests with lower numbers.
+    pub(crate) answered_below: u64,
+    /// A bit for each of the next [`UNANSWERED_MAX`] numbers, at the place of its remainder.
+    pub(crate) used: [u64; (UNANSWERED_MAX / 64) as usize],
+}
+
+impl UsedNumbers {
+    /// Records that the sender has the answers to all requests below `below`.
+    pub(crate) fn acknowledge(&mut self, below: u64) {
+        let passed = below.saturating_sub(self.answered_below).min(UNANSWERED_MAX);
+        for number in self.answered_below..self.answered_below + passed {
+            let (word, bit) = Self::place(number);
+            self.used[word] &= !bit;
+        }
+        self.answered_below = self.answered_below.max(below);
+    }
+
+    /// Whether a request used `number`, which is below `answered_below` + [`UNANSWERED_MAX`].
+    pub(crate) const fn contains(&self, number: u64) -> bool {
+        let (word, bit) = Self::place(number);
+        number < self.answered_below || self.used[word] & bit != 0
+    }
+
+    /// Adds a number that is not below `answered_below`.
+    pub(crate) const fn insert(&mut self, number: u64) {
+        let (word, bit) = Self::place(number);
+        self.used[word] |= bit;
+    }
+
+    const fn place(number: u64) -> (usize, u64) {
+        let place = number % UNANSWERED_MAX;
+        ((place / 64) as usize, 1 << (place % 64))
+    }
 }
 
 /// The remembered answer to one request.
@@ -122,19 +166,13 @@ impl IdempotencyTable {
         own < max.saturating_sub(self.queued - own) / 2
     }
 
-    /// Returns the ids of `caller` with a key in `keys`.
-    pub(crate) fn acknowledged(
-        &self,
-        caller: &Arc<str>,
-        keys: &AcknowledgedKeys,
-    ) -> Vec<Arc<RequestId>> {
-        if keys.from >= keys.below {
-            return Vec::new();
-        }
-        let id = |key: &Arc<str>| RequestId { caller: Arc::clone(caller), key: Arc::clone(key) };
-        let (from, below) = (id(&keys.from), id(&keys.below));
-        let range = (Bound::Included(&from), Bound::Excluded(&below));
-        self.by_id.range::<RequestId, _>(range).map(|(id, _)| Arc::clone(id)).collect()
+    /// Returns the ids of `caller` with a number below `below`, of the same session.
+    pub(crate) fn answered(&self, caller: &Arc<str>, below: RequestNumber) -> Vec<Arc<RequestId>> {
+        let id = |number| {
+            let key = RequestKey::Number(RequestNumber { number, ..below });
+            RequestId { caller: Arc::clone(caller), key }
+        };
+        self.by_id.range(id(0)..id(below.number)).map(|(id, _)| Arc::clone(id)).collect()
     }
 
     /// Returns the id of a request that was granted a lock under this token, as long as its answer

@@ -85,8 +85,8 @@ pub enum Reason {
     NoSession(SessionId),
     /// The waiter that the request names is not, or no longer, in the queue of this lock.
     NotInLine(LockName),
-    /// The request is a late copy: the engine has already processed this request, or a later one of
-    /// the same session. The outcome of the first copy is unknown.
+    /// The request is a late copy: the engine has already processed a request of the session with
+    /// this number, or the sender has the answer to it. The outcome of the first copy is unknown.
     LateCopy(SessionId),
     /// The old and the new name of a move are the same.
     SameName(LockName),
@@ -195,6 +195,8 @@ pub enum Limit {
     QueuedRequests(usize),
     /// The maximum number of names that are remembered beyond a tenure.
     Remembered(usize),
+    /// The maximum number of requests of one session that have no answer yet.
+    Unanswered(usize),
     /// The engine has used up all tokens that can ever be issued.
     Tokens,
     /// The caller has used up its share of a table that all callers have in common. A front end
@@ -389,8 +391,8 @@ impl Refusal {
                 write!(f, "the lock anew, under a new request key if there was one")
             }
             Reason::LateCopy(id) => {
-                write!(f, "this copy of a request of session {id} came late: a later request ")?;
-                write!(f, "was carried out before it; look at the lock, and ask anew")
+                write!(f, "this copy of a request of session {id} came late: another copy was ")?;
+                write!(f, "decided before it; look at the lock, and ask anew")
             }
             Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),
             Reason::Limit(limit) => write!(f, "{limit}"),
@@ -588,6 +590,10 @@ impl fmt::Display for Limit {
             Self::Remembered(max) => {
                 write!(f, "{max} names are remembered, which is the limit; ")?;
                 write!(f, "have some forgotten with DELETE /locks/NAME/previous")
+            }
+            Self::Unanswered(max) => {
+                write!(f, "a session has at most {max} requests without an answer; ")?;
+                write!(f, "repeat the earlier ones first")
             }
             Self::Tokens => write!(f, "all tokens below 2^53 are used up; start a new state"),
             Self::Share(of, max) => {

@@ -443,10 +443,10 @@ impl ResetInParts {
     /// Submits one part after the other, and at last the rest.
     async fn submit(mut self) -> Result<Answer, Unavailable> {
         for part in std::mem::take(&mut self.parts) {
-            // A part has the key and the order of the request, so that no part of a late copy of
-            // the request is carried out.
+            // A part has the id of the request, so that no part of a late copy of the request is
+            // carried out.
             let op = Op::Reset(Reset { part, ..self.reset.clone() });
-            let part = Command { op, acknowledged: None, ..self.command.clone() };
+            let part = Command { op, ..self.command.clone() };
             match self.queue.submit(part).await {
                 Ok(Ok(Outcome::ResetPart { holds, waits })) => {
                     self.ended.holds += holds;

@@ -278,7 +278,9 @@ impl RequestContext {
     /// whole request, so that no other credential and no other request gets an answer by it.
     pub(super) fn with_request_of(&self, token: Token, problem: Problem) -> Problem {
         match self.app.locks.request_of(token) {
-            Some(id) if id.caller.starts_with(FRONT_END) => problem.with("request", &*id.key),
+            Some(id) if id.caller.starts_with(FRONT_END) => {
+                problem.with("request", id.key.to_string())
+            }
             Some(_) | None => problem,
         }
     }

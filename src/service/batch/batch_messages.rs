@@ -1,8 +1,9 @@
 //! The messages between a remote client and its server, and their encoding.
 //!
 //! A request is a batch of all calls that were made while the previous batch was in flight. Its
-//! parts are carried out in order, so that the next acquire never overtakes a release. Each batch
-//! of a client has a number, by which a repeat is recognized and gets the first answer.
+//! parts are carried out in order, so that the next acquire never overtakes a release. A batch may
+//! be sent again: its commands have numbers or keys, by which the engine recognizes repeats and
+//! answers each as the first time.
 //!
 //! Decoding is strict: it never panics, and accepts no length beyond the end of the bytes.
 
@@ -11,8 +12,8 @@ use crate::engine::codec::state_codec::{
     require, wire_enum, wire_struct,
 };
 use crate::engine::{
-    AcknowledgedKeys, Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView,
-    Op, RequestId, RequestOrder, SessionId, Token,
+    Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView, Op, RequestId,
+    RequestKey, RequestNumber, SessionId, Token,
 };
 use crate::service::backend_status::{About, BackendKind, Contact};
 use crate::service::event_log::EventPlace;
@@ -61,20 +62,20 @@ pub struct RequestBatch {
     /// The id of the engine that must decide the batch, as answers report it in their [`Stamp`]; 0
     /// for any engine.
     pub engine: u64,
-    /// The id of the sender: a random number that each remote client draws.
-    pub from: u64,
-    /// The sequence number of the batch at its sender; 0 if the batch may be carried out
-    /// repeatedly.
-    pub number: u64,
-    /// The session of which the sender is the only user. It gives each part of a batch a
-    /// [`RequestOrder`], so that the engine refuses a part that arrives after parts of a later
-    /// batch.
-    pub session: Option<SessionId>,
-    /// The keys of requests whose answers this client has received, or no longer wants: it sends
-    /// none of them again. Each of them was sent only with the `session` of this batch.
-    pub acknowledged: Option<AcknowledgedKeys>,
+    /// The session that numbers the commands of the batch. `None` if no command has a number.
+    pub numbers: Option<BatchNumbers>,
     /// The parts of the batch, in order.
     pub asks: Vec<BatchItem>,
+}
+
+/// What the numbers of the commands in a batch belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchNumbers {
+    /// The session of which the sender is the only user.
+    pub session: SessionId,
+    /// The number below which this client has the answers to all its requests, or no longer wants
+    /// them: it sends none of these again.
+    pub answered_below: u64,
 }
 
 /// One call in a batch.
@@ -104,47 +105,32 @@ pub enum BatchItem {
 /// caller in it is the credential that the server authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Submission {
-    /// The idempotency key, by which a repeat of the command is recognized.
-    pub key: Option<Arc<str>>,
+    /// What identifies a repeat of the command.
+    pub key: Option<SubmissionKey>,
     /// The operation to carry out.
     pub op: Op,
 }
 
-impl RequestBatch {
-    /// Returns a batch that may be carried out repeatedly, for this engine (0 for any).
-    pub const fn repeatable(engine: u64, asks: Vec<BatchItem>) -> Self {
-        Self { engine, from: 0, number: 0, session: None, acknowledged: None, asks }
-    }
+/// What identifies a command among those of its sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubmissionKey {
+    /// An idempotency key.
+    Text(Arc<str>),
+    /// The number of the command among those of the batch's session.
+    Number(u64),
+}
 
-    /// Returns the position of each part among all that the session's client sends. The first part
-    /// with a key acknowledges the answers to earlier ones.
-    pub fn positions(&self) -> Vec<RequestPosition> {
-        let has_key =
-            |ask: &BatchItem| matches!(ask, BatchItem::Submit(part) if part.key.is_some());
-        let first = self.asks.iter().position(has_key);
-        let of = |place| RequestPosition {
-            order: self.order(place),
-            acknowledged: self.acknowledged.clone().filter(|_| first == Some(place)),
-        };
-        (0..self.asks.len()).map(of).collect()
-    }
-
-    /// Returns the number of one call in a batch in the order of all calls that the session's
-    /// client makes, or `None` for a batch that may be carried out repeatedly or names no session.
-    pub fn order(&self, place: usize) -> Option<RequestOrder> {
-        let session = self.session.filter(|_| self.number > 0)?;
-        let before = self.number.saturating_mul(ASKS_MAX as u64);
-        Some(RequestOrder { session, number: before.saturating_add(place as u64) })
+impl From<&str> for SubmissionKey {
+    fn from(key: &str) -> Self {
+        Self::Text(key.into())
     }
 }
 
-/// The position of one part of a batch in the sequence of all parts that its client sends.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RequestPosition {
-    /// The place of the part.
-    pub order: Option<RequestOrder>,
-    /// The keys of earlier requests that are acknowledged with this part.
-    pub acknowledged: Option<AcknowledgedKeys>,
+impl RequestBatch {
+    /// Returns a batch without numbers, for this engine (0 for any).
+    pub const fn new(engine: u64, asks: Vec<BatchItem>) -> Self {
+        Self { engine, numbers: None, asks }
+    }
 }
 
 impl From<Op> for Submission {
@@ -154,15 +140,29 @@ impl From<Op> for Submission {
 }
 
 impl Submission {
-    /// Returns the command of `caller`, with a request id if it has a key.
-    pub fn into_command(self, caller: &Arc<str>, position: RequestPosition) -> Command {
-        let Self { key, op } = self;
-        let request = key.map(|key| {
-            let id = RequestId { caller: Arc::clone(caller), key };
-            IdempotencyKey { id, digest: digest_of(&op) }
-        });
-        let RequestPosition { order, acknowledged } = position;
-        Command { order, acknowledged, ..Command::from(op).with_request(request) }
+    /// Returns the id of the command of `caller`, if it has one. A number belongs to the session of
+    /// the batch.
+    pub fn request_id(
+        &self,
+        caller: &Arc<str>,
+        numbers: Option<BatchNumbers>,
+    ) -> Option<RequestId> {
+        let key = match self.key.as_ref()? {
+            SubmissionKey::Text(key) => RequestKey::Text(Arc::clone(key)),
+            SubmissionKey::Number(number) => {
+                let session = numbers?.session;
+                RequestKey::Number(RequestNumber { session, number: *number })
+            }
+        };
+        Some(RequestId { caller: Arc::clone(caller), key })
+    }
+
+    /// Returns the command of `caller`.
+    pub fn into_command(self, caller: &Arc<str>, numbers: Option<BatchNumbers>) -> Command {
+        let id = self.request_id(caller, numbers);
+        let request = id.map(|id| IdempotencyKey { id, digest: digest_of(&self.op) });
+        let answered_below = numbers.map_or(0, |numbers| numbers.answered_below);
+        Command { answered_below, ..Command::from(self.op).with_request(request) }
     }
 }
 
@@ -249,6 +249,7 @@ pub struct StreamStart {
 
 wire_struct! {
     Submission { key, op }
+    BatchNumbers { session, answered_below }
     BatchResponse { stamp, replies }
     Stamp { engine, start, now, wall, next_event }
     StreamStart { next, continues, place }
@@ -263,6 +264,7 @@ wire_enum! {
         0 Submit(command), 1 View(name), 2 List(query), 3 Children(query), 4 About, 5 Now,
         6 Leases(session, after), 7 Urls,
     }
+    SubmissionKey { 0 Text(key), 1 Number(number) }
     ItemReply {
         0 Answered(answer), 1 Viewed(view), 2 Listed(page), 3 Found(page), 4 About(about), 5 Now,
         6 Unavailable(why), 7 Leases(page), 8 Urls(urls),
@@ -279,21 +281,16 @@ wire_enum! {
 impl Codec for RequestBatch {
     fn put(&self, out: &mut Encoder) {
         self.engine.put(out);
-        self.from.put(out);
-        self.number.put(out);
-        self.session.put(out);
-        self.acknowledged.put(out);
+        self.numbers.put(out);
         self.asks.put(out);
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let (engine, by, number) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
-        let session = Codec::take(from)?;
-        let acknowledged = Codec::take(from)?;
+        let (engine, numbers) = (Codec::take(from)?, Codec::take(from)?);
         let count = from.take_length::<BatchItem>()?;
         require(count <= ASKS_MAX)?;
         let asks = (0..count).map(|_| BatchItem::take(from)).collect::<Result<_, _>>()?;
-        Ok(Self { engine, from: by, number, session, acknowledged, asks })
+        Ok(Self { engine, numbers, asks })
     }
 }
 
@@ -376,21 +373,26 @@ mod tests {
 
     fn batch_of(op: Op) -> RequestBatch {
         let asks = vec![BatchItem::Now, BatchItem::Submit(op.into())];
-        let session = Some(SessionId::named(4));
-        RequestBatch { engine: 1, from: 2, number: 3, session, acknowledged: None, asks }
+        let numbers = BatchNumbers { session: SessionId::named(4), answered_below: 3 };
+        RequestBatch { engine: 1, numbers: Some(numbers), asks }
     }
 
     #[test]
-    fn acknowledged_keys_are_carried_by_the_first_part_with_a_key() {
-        let keyed = Submission { key: Some("a-7".into()), op: Op::Settle };
-        let submits = [BatchItem::Submit(Op::Settle.into()), BatchItem::Submit(keyed)];
-        let asks = [&[BatchItem::Now][..], &submits, &submits].concat();
-        let acknowledged = Some(AcknowledgedKeys { from: "a-".into(), below: "a-7".into() });
-        let batch =
-            RequestBatch { asks, acknowledged: acknowledged.clone(), ..batch_of(Op::Settle) };
-        assert_eq!(decode_batch(&encode_batch(&batch)).as_ref(), Ok(&batch));
-        let carried: Vec<_> = batch.positions().into_iter().map(|at| at.acknowledged).collect();
-        assert_eq!(carried, [None, None, acknowledged, None, None]);
+    fn commands_get_the_ids_that_the_batch_gives_them() {
+        let numbers = batch_of(Op::Settle).numbers;
+        let caller: Arc<str> = "batch:a".into();
+        let command = |key: Option<SubmissionKey>, numbers| {
+            Submission { key, op: Op::Settle }.into_command(&caller, numbers)
+        };
+        let (text, five) = (Some("k".into()), Some(SubmissionKey::Number(5)));
+        assert_eq!(command(five.clone(), None), Op::Settle.into(), "of no session");
+        assert_eq!(command(None, numbers).request, None);
+        let id = |command: Command| command.request.expect("it has an id").id;
+        let of_session = RequestNumber { session: SessionId::named(4), number: 5 };
+        assert_eq!(command(five.clone(), numbers).number(), Some(of_session));
+        assert_eq!(command(five.clone(), numbers).answered_below, 3);
+        assert_eq!(id(command(five, numbers)).caller, caller);
+        assert_eq!(id(command(text, None)).key, "k".into());
     }
 
     /// A message of another version is refused as a whole.

@@ -1,20 +1,14 @@
 //! The server side of remote clients: decodes batches, submits their parts to the lock service, and
 //! encodes the replies.
 //!
-//! It tracks the last batch of each client. A batch that is repeated because its answer was lost
-//! gets that answer; one that arrives late, because the network delayed it, is not carried out.
-//!
-//! Idempotency of batches: remembers the last answer to each sender, for a batch that is repeated
-//! because its answer was lost. Senders choose their own numbers, so the numbers are scoped to the
-//! sender's credential, and the answers kept for one credential are limited in bytes and age.
-//!
-//! Forgetting an answer too early causes no wrong answer: the batch is carried out again, and the
-//! engine recognizes, by their request ids, the commands that it must not carry out twice.
+//! It keeps nothing about batches. One that is repeated because its answer was lost, even while the
+//! first copy is being carried out, is carried out part by part: the engine recognizes, by their
+//! request ids, the commands that it must not carry out twice, and reads are made anew.
 
 use super::batch_messages::{
-    ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
-    RequestBatch, RequestPosition, Stamp, StreamStart, decode_batch, encode_frame, encode_replies,
-    encode_reply, protocol,
+    ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, BatchNumbers, FRAME_EVENTS_MAX, Frame,
+    ItemReply, PAGE_MAX, RequestBatch, Stamp, StreamStart, decode_batch, encode_frame,
+    encode_replies, encode_reply, protocol,
 };
 use crate::base::random;
 use crate::engine::codec::state_codec::DecodeError;
@@ -26,9 +20,8 @@ use crate::service::paging::{Children, List, ListPage};
 use crate::service::scoped_views;
 use crate::service::unavailable::Unavailable;
 use crate::service::{Call, ListedNames, LockService, ParentCheck, Retry};
-use crate::time::{Span, Time, boot_now};
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use crate::time::Span;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The length in bytes up to which an answer may contain replies other than outcomes of commands.
@@ -70,9 +63,6 @@ pub enum BatchError {
     Unreadable(DecodeError),
     /// The batch is for another engine.
     Elsewhere,
-    /// The batch is a repeat that cannot be answered: its answer is forgotten, or it is still being
-    /// carried out.
-    Late,
 }
 
 /// Serves remote clients: carries out the batches of requests that they send.
@@ -86,14 +76,13 @@ pub struct BatchServer {
 struct BatchServerState {
     locks: Arc<dyn LockService>,
     start: u64,
-    answers: Mutex<BatchReplyCache>,
 }
 
 impl BatchServer {
     /// Returns a server for the locks of `locks`.
     pub fn new(locks: Arc<dyn LockService>) -> Self {
         let start = random();
-        let state = Arc::new(BatchServerState { locks, start, answers: Mutex::default() });
+        let state = Arc::new(BatchServerState { locks, start });
         Self { state, protocol: protocol() }
     }
 
@@ -109,21 +98,23 @@ impl BatchServer {
     }
 
     /// Carries out a batch of `caller`, subject to its `limits`. The answer is an error, or the
-    /// bytes to send. Calls `begins` first, unless the batch is a repeat or is refused as a whole.
+    /// bytes to send. Unless the batch is refused as a whole, first calls `begins` for each part but
+    /// the commands that were answered before, with the limit of the part.
     pub fn execute(
         &self,
         caller: &Arc<str>,
         batch: RequestBatch,
         limits: Limits,
-        begins: impl FnOnce(&RequestBatch, &Limits),
+        mut begins: impl FnMut(&BatchItem, Option<&ItemAccess>),
     ) -> Call<Result<Arc<[u8]>, BatchError>> {
         if batch.engine != 0 && batch.engine != self.state.locks.engine_id() {
             return Call::answered(Ok(Err(BatchError::Elsewhere)));
         }
-        if let Err(known) = self.state.enter(caller, &batch) {
-            return Call::answered(Ok(known));
+        for (place, ask) in batch.asks.iter().enumerate() {
+            if !self.state.is_answered(caller, &batch, ask) {
+                begins(ask, limits.get(&place));
+            }
         }
-        begins(&batch, &limits);
         self.carry_out(caller, batch, limits)
     }
 
@@ -137,34 +128,31 @@ impl BatchServer {
         // every view in the answer includes all events whose numbers are below `next_event` of the
         // stamp.
         let stamp = self.stamp();
-        let positions = batch.positions();
-        let RequestBatch { from, number, asks, .. } = batch;
+        let RequestBatch { numbers, asks, .. } = batch;
         assert!(asks.len() <= ASKS_MAX, "the batch was checked when it was read");
         let page = page_share(&asks);
         let mut calls = Vec::with_capacity(asks.len());
-        for ((place, ask), position) in asks.into_iter().enumerate().zip(positions) {
+        for (place, ask) in asks.into_iter().enumerate() {
             let ask = with_limit(ask, page);
             calls.push(match limits.remove(&place) {
-                None => self.state.execute_item(caller, ask, position, None),
+                None => self.state.execute_item(caller, ask, numbers, None),
                 Some(ItemAccess::Checked(check)) => {
-                    self.state.execute_item(caller, ask, position, Some(check))
+                    self.state.execute_item(caller, ask, numbers, Some(check))
                 }
                 Some(ItemAccess::Nothing(why)) => Call::answered(Err(why)),
                 Some(ItemAccess::Refused(why)) => Call::answered(Ok(ItemReply::Answered(Err(why)))),
                 Some(ItemAccess::Within(prefixes)) => {
-                    self.state.execute_within(caller, ask, position, prefixes)
+                    self.state.execute_within(caller, ask, numbers, prefixes)
                 }
             });
         }
-        let (server, sender) = (self.clone(), Arc::clone(caller));
+        let protocol = self.protocol;
         Call::of_steps(async move {
-            let mut replies = EncodedReplies::new(server.protocol);
+            let mut replies = EncodedReplies::new(protocol);
             for call in calls {
                 replies.add(&call.await.unwrap_or_else(ItemReply::Unavailable));
             }
-            let answer = encode_replies(server.protocol, &stamp, &replies.replies).into();
-            server.state.answers.lock().end(&sender, from, number, &answer);
-            Ok(Ok(answer))
+            Ok(Ok(encode_replies(protocol, &stamp, &replies.replies).into()))
         })
     }
 
@@ -275,21 +263,11 @@ impl Following {
 }
 
 impl BatchServerState {
-    /// Records a batch that is new. For a batch that was recorded before, returns its first answer
-    /// or an error.
-    fn enter(
-        &self,
-        caller: &Arc<str>,
-        batch: &RequestBatch,
-    ) -> Result<(), Result<Arc<[u8]>, BatchError>> {
-        if batch.number == 0 {
-            return Ok(());
-        }
-        let known = self.answers.lock().begin(caller, batch.from, batch.number, boot_now());
-        known.map_err(|known| match known {
-            DuplicateBatch::Answered(answer) => Ok(answer),
-            DuplicateBatch::Late => Err(BatchError::Late),
-        })
+    /// Whether `ask` is a command whose answer is remembered: it is not carried out again.
+    fn is_answered(&self, caller: &Arc<str>, batch: &RequestBatch, ask: &BatchItem) -> bool {
+        let BatchItem::Submit(command) = ask else { return false };
+        let id = command.request_id(caller, batch.numbers);
+        id.is_some_and(|id| self.locks.remembers(&id))
     }
 
     /// Carries out one call in a batch. A command is decided only if the condition `check` holds.
@@ -297,13 +275,13 @@ impl BatchServerState {
         &self,
         caller: &Arc<str>,
         ask: BatchItem,
-        position: RequestPosition,
+        numbers: Option<BatchNumbers>,
         check: Option<ParentCheck>,
     ) -> Call<ItemReply> {
         let locks = &self.locks;
         match ask {
             BatchItem::Submit(submission) => {
-                self.submit(submission.into_command(caller, position), check)
+                self.submit(submission.into_command(caller, numbers), check)
             }
             BatchItem::View(name) => {
                 locks.view(&name, Retry::Never).map(|seen| ItemReply::Viewed(seen.view))
@@ -325,7 +303,7 @@ impl BatchServerState {
         &self,
         caller: &Arc<str>,
         ask: BatchItem,
-        position: RequestPosition,
+        numbers: Option<BatchNumbers>,
         prefixes: Vec<String>,
     ) -> Call<ItemReply> {
         let locks = Arc::clone(&self.locks);
@@ -347,7 +325,7 @@ impl BatchServerState {
                 Call::answered(Ok(ItemReply::About(about)))
             }
             BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
-                self.execute_item(caller, ask, position, None)
+                self.execute_item(caller, ask, numbers, None)
             }
         }
     }
@@ -435,179 +413,15 @@ fn shortened(protocol: u8, reply: &ItemReply, room: usize) -> Option<Vec<u8>> {
     None
 }
 
-/// The maximum size in bytes of the answers remembered for one credential: enough for 100,000
-/// mounts with short answers, or for 16 with the longest ones.
-const CALLER_BYTES_MAX: usize = 16 << 20;
-/// The maximum size in bytes of the answers remembered for all credentials together.
-const BYTES_MAX: usize = 32 << 20;
-/// The size in bytes that is counted for each sender in addition to its answer.
-const SENDER_BYTES: usize = 128;
-/// How long an answer is kept: as long as the engine remembers request ids, since a sender that
-/// repeats later finds those forgotten as well.
-const AGE_MAX: Span = Span::from_secs(600);
-/// The interval at which answers older than [`AGE_MAX`] are dropped.
-const SWEEP: Span = Span::from_secs(60);
-
-/// The remembered answers of all callers.
-#[derive(Debug, Default)]
-pub(in crate::service) struct BatchReplyCache {
-    callers: HashMap<Arc<str>, CallerReplies>,
-    bytes: usize,
-    swept_at: Time,
-}
-
-/// The remembered answers to the senders of one credential.
-#[derive(Debug, Default)]
-struct CallerReplies {
-    senders: HashMap<u64, LastBatch>,
-    /// The senders ordered by their last batch or answer.
-    by_age: BTreeMap<u64, u64>,
-    next: u64,
-    bytes: usize,
-}
-
-/// The last batch of a sender.
-#[derive(Debug)]
-struct LastBatch {
-    number: u64,
-    /// The encoded answer to the batch, or `None` while the batch is being carried out.
-    answer: Option<Arc<[u8]>>,
-    at: Time,
-    /// The key in the map `by_age` under which this sender is listed.
-    turn: u64,
-}
-
-/// Why a batch with a number that its sender has used before, or a lower one, is not carried out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::service) enum DuplicateBatch {
-    /// The batch was carried out before, and this was the answer.
-    Answered(Arc<[u8]>),
-    /// The batch is being carried out, or a batch of the same sender with a higher number arrived
-    /// before.
-    Late,
-}
-
-impl LastBatch {
-    fn bytes(&self) -> usize {
-        SENDER_BYTES + self.answer.as_ref().map_or(0, |answer| answer.len())
-    }
-}
-
-impl BatchReplyCache {
-    /// Records that a batch is being carried out. Fails if the batch, or a later one, is known.
-    pub(in crate::service) fn begin(
-        &mut self,
-        caller: &Arc<str>,
-        from: u64,
-        number: u64,
-        now: Time,
-    ) -> Result<(), DuplicateBatch> {
-        self.sweep(now);
-        let of_caller = self.callers.get(caller);
-        let last = of_caller.and_then(|of_caller| of_caller.senders.get(&from));
-        match last {
-            Some(last) if last.number == number => {
-                return Err(last
-                    .answer
-                    .clone()
-                    .map_or(DuplicateBatch::Late, DuplicateBatch::Answered));
-            }
-            Some(last) if last.number > number => return Err(DuplicateBatch::Late),
-            _ => {}
-        }
-        self.put(caller, from, LastBatch { number, answer: None, at: now, turn: 0 });
-        Ok(())
-    }
-
-    /// Remembers the answer to a batch that [`Self::begin`] recorded.
-    pub(in crate::service) fn end(
-        &mut self,
-        caller: &Arc<str>,
-        from: u64,
-        number: u64,
-        answer: &Arc<[u8]>,
-    ) {
-        let of_caller = self.callers.get(caller);
-        let Some(last) = of_caller.and_then(|of_caller| of_caller.senders.get(&from)) else {
-            return;
-        };
-        if last.number == number {
-            let at = last.at;
-            self.put(
-                caller,
-                from,
-                LastBatch { number, answer: Some(Arc::clone(answer)), at, turn: 0 },
-            );
-        }
-    }
-
-    fn put(&mut self, caller: &Arc<str>, from: u64, mut last: LastBatch) {
-        let of_caller = self.callers.entry(Arc::clone(caller)).or_default();
-        let before = of_caller.bytes;
-        of_caller.remove(from);
-        last.turn = of_caller.next;
-        of_caller.next += 1;
-        of_caller.by_age.insert(last.turn, from);
-        of_caller.bytes += last.bytes();
-        of_caller.senders.insert(from, last);
-        while of_caller.bytes > CALLER_BYTES_MAX {
-            of_caller.forget_oldest();
-        }
-        self.bytes = self.bytes - before + of_caller.bytes;
-        while self.bytes > BYTES_MAX {
-            // Too many bytes are remembered: drop the oldest answer of the credential whose answers
-            // use the most bytes.
-            let Some(greatest) = self.callers.values_mut().max_by_key(|of| of.bytes) else { break };
-            self.bytes -= greatest.forget_oldest();
-        }
-    }
-
-    fn sweep(&mut self, now: Time) {
-        if now.since(self.swept_at) < SWEEP {
-            return;
-        }
-        self.swept_at = now;
-        self.callers.retain(|_, of_caller| {
-            let old = |of: &CallerReplies| of.oldest().is_some_and(|at| now.since(at) > AGE_MAX);
-            while old(of_caller) {
-                self.bytes -= of_caller.forget_oldest();
-            }
-            !of_caller.senders.is_empty()
-        });
-    }
-}
-
-impl CallerReplies {
-    fn oldest(&self) -> Option<Time> {
-        let (_, from) = self.by_age.first_key_value()?;
-        self.senders.get(from).map(|last| last.at)
-    }
-
-    /// Forgets the last batch of the sender whose record is the oldest, and returns how many bytes
-    /// the record took.
-    fn forget_oldest(&mut self) -> usize {
-        let oldest = self.by_age.first_key_value().map(|(_, from)| *from);
-        oldest.map_or(0, |from| self.remove(from))
-    }
-
-    fn remove(&mut self, from: u64) -> usize {
-        let Some(last) = self.senders.remove(&from) else { return 0 };
-        self.by_age.remove(&last.turn);
-        self.bytes -= last.bytes();
-        last.bytes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::batch_messages::Submission;
-    use super::super::batch_messages::decode_response;
+    use super::super::batch_messages::{Submission, SubmissionKey, decode_response};
     use super::*;
     use crate::engine::values::lease::TTL_DEFAULT;
     use crate::engine::values::name::CLIENT_BYTES_MAX;
     use crate::engine::{
-        AcknowledgedKeys, Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName,
-        Mode, OpenId, Ownership, QueuePolicy, Reason, Release, Rules, SessionId, Ttl,
+        Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode, OpenId,
+        Ownership, QueuePolicy, Reason, Release, Rules, SessionId, Ttl,
     };
     use crate::service::local::Local;
 
@@ -639,8 +453,22 @@ mod tests {
         BatchItem::Submit(Op::OpenSession(open).into())
     }
 
-    fn batch(number: u64, asks: Vec<BatchItem>) -> RequestBatch {
-        RequestBatch { engine: 0, from: 7, number, session: None, acknowledged: None, asks }
+    fn batch(asks: Vec<BatchItem>) -> RequestBatch {
+        RequestBatch::new(0, asks)
+    }
+
+    fn keyed(key: &str, part: BatchItem) -> BatchItem {
+        let BatchItem::Submit(command) = part else { panic!("{part:?} has no key") };
+        BatchItem::Submit(Submission { key: Some(key.into()), ..command })
+    }
+
+    fn numbered(number: u64, part: BatchItem) -> BatchItem {
+        let BatchItem::Submit(command) = part else { panic!("{part:?} has no number") };
+        BatchItem::Submit(Submission { key: Some(SubmissionKey::Number(number)), ..command })
+    }
+
+    fn of_session(session: SessionId, answered_below: u64, asks: Vec<BatchItem>) -> RequestBatch {
+        RequestBatch { numbers: Some(BatchNumbers { session, answered_below }), ..batch(asks) }
     }
 
     /// In an earlier version the audit log had the acts of refused batches as begun.
@@ -648,40 +476,60 @@ mod tests {
     fn repeated_and_refused_batches_do_not_begin() {
         let server = server();
         let mut begun = Vec::new();
-        let other_engine = RequestBatch { engine: 1, ..batch(3, vec![open()]) };
+        let other_engine = RequestBatch { engine: 1, ..batch(vec![keyed("3", open())]) };
         for batch in [
-            batch(1, vec![open()]),
-            batch(1, vec![open()]),
-            batch(2, vec![open()]),
-            batch(1, vec![open()]),
+            batch(vec![keyed("1", open())]),
+            batch(vec![keyed("1", open())]),
+            batch(vec![keyed("2", open())]),
+            batch(vec![keyed("1", open())]),
             other_engine,
         ] {
-            let begins = |batch: &RequestBatch, _: &Limits| begun.push(batch.number);
+            let begins = |ask: &BatchItem, _: Option<&ItemAccess>| match ask {
+                BatchItem::Submit(command) => begun.push(command.key.clone()),
+                other => panic!("{other:?}"),
+            };
             server.execute(&"batch:a".into(), batch, anything(), begins).detach();
         }
-        assert_eq!(begun, [1, 2]);
+        assert_eq!(begun, [Some("1".into()), Some("2".into())]);
     }
 
+    /// The copy of a batch gets the first answers, and its reads are made anew.
     #[test]
     fn a_batch_is_carried_out_once() {
         let server = server();
-        let first = execute(&server, &batch(1, vec![open()]), &anything()).expect("carried out");
-        let repeated = execute(&server, &batch(1, vec![open()]), &anything()).expect("known");
+        let mine = batch(vec![keyed("1", open()), BatchItem::About]);
+        let first = execute(&server, &mine, &anything()).expect("carried out");
+        let repeated = execute(&server, &mine, &anything()).expect("known");
         assert_eq!(first, repeated);
-        assert!(matches!(&first[..], [ItemReply::Answered(Ok(Outcome::SessionOpened(_)))]));
+        assert!(matches!(&first[..], [ItemReply::Answered(Ok(Outcome::SessionOpened(_))), _]));
         assert_eq!(server.state.locks.about().sessions, 1);
-        let next = execute(&server, &batch(2, vec![open()]), &anything()).expect("carried out");
-        assert_ne!(first, next);
-        let late = execute(&server, &batch(1, vec![open()]), &anything());
-        assert_eq!(late, Err(BatchError::Late));
-        assert_eq!(server.state.locks.about().sessions, 2);
-        let other = RequestBatch { from: 8, ..batch(1, vec![open()]) };
-        execute(&server, &other, &anything()).expect("another's");
-        let unnumbered = batch(0, vec![open()]);
+        let next = execute(&server, &batch(vec![keyed("2", open())]), &anything());
+        assert_ne!(first[0], next.expect("carried out")[0]);
+        let late = execute(&server, &mine, &anything()).expect("known");
+        assert_eq!(late[0], first[0]);
+        assert!(matches!(&late[1], ItemReply::About(about) if about.sessions == 2), "{late:?}");
+        let caller = "batch:b".into();
+        let other = server.execute(&caller, mine, anything(), |_, _| {}).wait();
+        other.expect("the server answers").expect("another's");
         for _ in 0..2 {
-            execute(&server, &unnumbered, &anything()).expect("as often as it is asked");
+            execute(&server, &batch(vec![open()]), &anything()).expect("as often as it is asked");
         }
         assert_eq!(server.state.locks.about().sessions, 5);
+    }
+
+    /// The second copy of a batch arrives before the first one is answered.
+    #[test]
+    fn a_copy_beside_its_batch_has_no_effect_of_its_own() {
+        let server = server();
+        let mine = batch(vec![keyed("1", open()), keyed("2", open())]);
+        let calls = [(); 3]
+            .map(|()| server.execute(&"batch:a".into(), mine.clone(), anything(), |_, _| {}));
+        let answers = calls.map(|call| {
+            let bytes = call.wait().expect("the server answers").expect("carried out");
+            decode_response(&bytes).expect("as it was written").replies
+        });
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+        assert_eq!(server.state.locks.about().sessions, 2);
     }
 
     /// A page of locks is bounded in bytes, too: with many waiters it ends earlier, and the next
@@ -712,7 +560,7 @@ mod tests {
         let (mut seen, mut after, mut pages) = (Vec::new(), None, 0);
         loop {
             let query = List { prefix: String::new(), after, limit: PAGE_MAX };
-            let asked = batch(0, vec![BatchItem::List(query)]);
+            let asked = batch(vec![BatchItem::List(query)]);
             let replies = execute(&server, &asked, &anything()).expect("carried out");
             let [ItemReply::Listed(page)] = &replies[..] else { panic!("{replies:?}") };
             seen.extend(page.items.iter().map(|view| (view.name.to_string(), view.waiters.len())));
@@ -732,11 +580,11 @@ mod tests {
         let no_sessions: Limits = [(1, ItemAccess::Nothing(no.clone()))].into();
         let asks =
             vec![BatchItem::Now, open(), BatchItem::About, BatchItem::Submit(Op::Settle.into())];
-        let replies = execute(&server, &batch(1, asks), &no_sessions).expect("carried out");
+        let replies = execute(&server, &batch(asks), &no_sessions).expect("carried out");
         let denied = ItemReply::Unavailable(no);
         assert_eq!((&replies[0], &replies[1], replies.len()), (&ItemReply::Now, &denied, 4));
         assert_eq!(server.state.locks.about().sessions, 0);
-        let empty = execute(&server, &batch(2, vec![]), &anything());
+        let empty = execute(&server, &batch(vec![]), &anything());
         assert_eq!(empty, Ok(vec![]));
     }
 
@@ -745,7 +593,7 @@ mod tests {
     fn a_session_without_an_end_is_refused() {
         let server = server();
         let asks = vec![open_for(None), open()];
-        let replies = execute(&server, &batch(1, asks), &anything()).expect("carried out");
+        let replies = execute(&server, &batch(asks), &anything()).expect("carried out");
         let [ItemReply::Unavailable(Unavailable::Denied { why }), ItemReply::Answered(Ok(_))] =
             &replies[..]
         else {
@@ -761,10 +609,8 @@ mod tests {
         let local = Arc::new(Local::in_memory(rules).expect("started"));
         let server = BatchServer::new(local);
         for number in 1..4 {
-            let BatchItem::Submit(mut command) = open() else { unreachable!("as made above") };
-            command.key = Some(number.to_string().into());
-            let replies =
-                execute(&server, &batch(number, vec![BatchItem::Submit(command)]), &anything());
+            let asks = vec![keyed(&number.to_string(), open())];
+            let replies = execute(&server, &batch(asks), &anything());
             let done = |answer: &Answer| matches!(answer, Ok(Outcome::SessionOpened(_)));
             let replies = replies.expect("carried out");
             assert!(matches!(&replies[..], [ItemReply::Answered(answer)] if done(answer)));
@@ -775,7 +621,7 @@ mod tests {
     fn two_nodes() -> (Arc<Local>, [BatchServer; 2], SessionId) {
         let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
         let [one, two] = [(); 2].map(|()| BatchServer::new(Arc::<Local>::clone(&local)));
-        let opened = execute(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let opened = execute(&one, &batch(vec![open()]), &anything()).expect("carried out");
         let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
             panic!("{opened:?}");
         };
@@ -787,28 +633,25 @@ mod tests {
     #[test]
     fn a_late_copy_at_another_node_does_not_share_an_exclusive_lock() {
         let (_, [one, two], session) = two_nodes();
-        let numbered =
-            |number, asks| RequestBatch { session: Some(session), ..batch(number, asks) };
+        let mine = |number, below, ask| of_session(session, below, vec![numbered(number, ask)]);
         let acquire = |client: &str, mode, hold, term| {
             let (name, client) = (LockName::parse("x"), ClientId::parse(client));
             let (name, client) = (name.expect("valid"), client.expect("valid"));
             let op = Op::Acquire(Acquire { mode, hold, ..Acquire::new(name, client, term) });
-            BatchItem::Submit(Submission { key: Some("one".into()), op })
+            BatchItem::Submit(op.into())
         };
         let own = LeaseTerms::Own(TTL_DEFAULT, Grace::NONE);
         let by_name = |client| acquire(client, Mode::Exclusive, Ownership::Client, own);
         let file = Ownership::OpenFile(OpenId { session, number: 7 });
         let share = acquire("a", Mode::Shared, file, LeaseTerms::Session(session));
-        let BatchItem::Submit(mut theirs) = by_name("b") else { unreachable!("as made above") };
-        theirs.key = Some("theirs".into());
         let done = |server: &BatchServer, batch: &RequestBatch| {
             let replies = execute(server, batch, &anything()).expect("carried out");
             let [ItemReply::Answered(answer)] = &replies[..] else { panic!("{replies:?}") };
             answer.clone()
         };
-        let granted = done(&one, &batch(2, vec![BatchItem::Submit(theirs)]));
+        let granted = done(&one, &batch(vec![keyed("theirs", by_name("b"))]));
         let token = granted.expect("it is free").tenure().expect("a tenure").token;
-        let refused = done(&one, &numbered(3, vec![share.clone()])).expect_err("b holds it");
+        let refused = done(&one, &mine(1, 1, share.clone())).expect_err("b holds it");
         assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
         let key = LeaseKey {
             name: LockName::parse("x").expect("valid"),
@@ -816,34 +659,33 @@ mod tests {
             token: Some(token),
         };
         let release = BatchItem::Submit(Op::Release(Release::of(key)).into());
-        done(&one, &batch(4, vec![release])).expect("released");
-        let BatchItem::Submit(mut alone) = by_name("a") else { unreachable!("as made above") };
-        alone.key = Some("two".into());
-        done(&one, &numbered(5, vec![BatchItem::Submit(alone)])).expect("granted");
-        let late = done(&two, &numbered(3, vec![share.clone()])).expect_err("it comes too late");
-        assert!(matches!(*late.reason, Reason::LateCopy(of) if of == session), "{late}");
-        // The same request in a new batch of the client is carried out.
-        done(&two, &numbered(6, vec![share])).expect("the open file takes the lease over");
+        done(&one, &batch(vec![release])).expect("released");
+        // Whether the client has acknowledged the refusal or not, no copy of it is carried out.
+        let is_late = |answer: Answer| {
+            let late = answer.expect_err("it comes too late");
+            assert!(matches!(*late.reason, Reason::LateCopy(of) if of == session), "{late}");
+        };
+        is_late(done(&two, &mine(1, 1, share.clone())));
+        done(&one, &mine(2, 2, by_name("a"))).expect("granted");
+        is_late(done(&two, &mine(1, 1, share.clone())));
+        // The same request under a new number of the client is carried out.
+        done(&two, &mine(3, 3, share)).expect("the open file takes the lease over");
     }
 
     /// The first copy of an acknowledged request was delayed, and arrives at another node.
     #[test]
     fn late_copy_of_an_acknowledged_request_is_refused() {
         let (local, [one, two], session) = two_nodes();
-        let settle = |number: u64, below: Option<&str>| {
-            let submission = Submission { key: Some(format!("k{number}").into()), op: Op::Settle };
-            let acknowledged =
-                below.map(|below| AcknowledgedKeys { from: "k".into(), below: below.into() });
-            let asks = vec![BatchItem::Submit(submission)];
-            RequestBatch { session: Some(session), acknowledged, ..batch(number, asks) }
+        let settle = |number: u64, below: u64| {
+            of_session(session, below, vec![numbered(number, BatchItem::Submit(Op::Settle.into()))])
         };
         let done = Ok(vec![ItemReply::Answered(Ok(Outcome::Settled))]);
-        assert_eq!(execute(&one, &settle(2, None), &anything()), done);
-        assert_eq!(execute(&two, &settle(2, None), &anything()), done, "a copy in time");
-        assert_eq!(execute(&one, &settle(3, Some("k3")), &anything()), done);
+        assert_eq!(execute(&one, &settle(2, 2), &anything()), done);
+        assert_eq!(execute(&two, &settle(2, 2), &anything()), done, "a copy in time");
+        assert_eq!(execute(&one, &settle(3, 3), &anything()), done);
         assert_eq!(local.inspect(Engine::request_ids), 1);
         let three = BatchServer::new(Arc::<Local>::clone(&local));
-        let late = execute(&three, &settle(2, None), &anything()).expect("carried out");
+        let late = execute(&three, &settle(2, 2), &anything()).expect("carried out");
         let [ItemReply::Answered(Err(refusal))] = &late[..] else { panic!("{late:?}") };
         assert!(matches!(*refusal.reason, Reason::LateCopy(of) if of == session), "{refusal}");
     }
@@ -851,10 +693,10 @@ mod tests {
     #[test]
     fn a_batch_for_another_engine_is_not_carried_out() {
         let server = server();
-        let other = RequestBatch { engine: 9, ..batch(1, vec![open()]) };
+        let other = RequestBatch { engine: 9, ..batch(vec![open()]) };
         assert_eq!(execute(&server, &other, &anything()), Err(BatchError::Elsewhere));
         assert_eq!(server.state.locks.about().sessions, 0);
-        execute(&server, &batch(1, vec![open()]), &anything()).expect("it is not known yet");
+        execute(&server, &batch(vec![open()]), &anything()).expect("it is not known yet");
     }
 
     #[test]
@@ -863,54 +705,5 @@ mod tests {
             panic!("read");
         };
         assert_eq!(why.to_string(), "it has version 9, and this latchfs knows version 1");
-    }
-}
-
-#[cfg(test)]
-mod batch_idempotency_tests {
-    use super::*;
-
-    fn encoded(bytes: usize) -> Arc<[u8]> {
-        vec![7; bytes].into()
-    }
-
-    #[test]
-    fn batch_numbers_are_scoped_to_a_credential() {
-        let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
-        let (ann, eve): (Arc<str>, Arc<str>) = ("ann".into(), "eve".into());
-        answers.begin(&ann, 7, 3, now).expect("new");
-        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Late));
-        answers.end(&ann, 7, 3, &encoded(5));
-        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Answered(encoded(5))));
-        assert_eq!(answers.begin(&eve, 7, 3, now), Ok(()), "another sender");
-        assert_eq!(answers.begin(&eve, 7, u64::MAX, now), Ok(()));
-        assert_eq!(answers.begin(&ann, 7, 4, now), Ok(()));
-        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Late));
-    }
-
-    #[test]
-    fn remembered_answers_are_limited_in_bytes_and_age() {
-        let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
-        let ann: Arc<str> = "ann".into();
-        answers.begin(&ann, 1, 1, now).expect("new");
-        answers.end(&ann, 1, 1, &encoded(10));
-        for eve in ["eve", "eva", "evi"].map(Arc::<str>::from) {
-            for from in 0..100 {
-                answers.begin(&eve, from, 1, now).expect("new");
-                answers.end(&eve, from, 1, &encoded(1 << 20));
-                assert!(answers.callers[&eve].bytes <= CALLER_BYTES_MAX);
-                assert!(answers.bytes <= BYTES_MAX);
-            }
-        }
-        let sum: usize = answers.callers.values().map(|of_caller| of_caller.bytes).sum();
-        assert_eq!(sum, answers.bytes);
-        assert_eq!(
-            answers.begin(&ann, 1, 1, now),
-            Err(DuplicateBatch::Answered(encoded(10))),
-            "beside the flood"
-        );
-        let later = now + AGE_MAX + SWEEP;
-        assert_eq!(answers.begin(&ann, 1, 1, later), Ok(()), "forgotten by then");
-        assert_eq!(answers.bytes, SENDER_BYTES);
     }
 }

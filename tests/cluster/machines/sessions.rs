@@ -16,14 +16,7 @@ const ROUNDS: usize = 12;
 /// Sends a batch of commands by curl on the server's machine; returns the replies to the commands.
 fn send_batch(machine: &testing::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
-    let bytes = encode_batch(&RequestBatch {
-        engine: 0,
-        from: 0,
-        number: 0,
-        session: None,
-        acknowledged: None,
-        asks,
-    });
+    let bytes = encode_batch(&RequestBatch::new(0, asks));
     fs::write(&question, bytes).expect("ours");
     let mut command: Command = machine.command("curl");
     command.args(["-sS", "--fail", "-o"]).arg(&answer).arg("--data-binary");

@@ -110,14 +110,7 @@ fn line(sites: &Sites, word: &str, who: &Who, Case { client, lock, .. }: &Case) 
 }
 
 fn batch_of(ask: BatchItem) -> RequestBatch {
-    RequestBatch {
-        engine: 0,
-        from: 7,
-        number: 0,
-        session: None,
-        acknowledged: None,
-        asks: vec![ask],
-    }
+    RequestBatch::new(0, vec![ask])
 }
 
 fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {

@@ -6,7 +6,10 @@
 use super::handover_history::HandoverHistory;
 use crate::machines::virtual_disk::DiskCrash;
 use crate::machines::virtual_environment::{Leader, now};
-use latchfs::engine::{Acquire, Answer, Command, Mode, Op, Outcome, Patch, Reason, RequestId};
+use latchfs::engine::{
+    Acquire, Answer, Command, Mode, Op, Outcome, Patch, Reason, RequestId, RequestKey,
+    RequestNumber,
+};
 use latchfs::raft::store::snapshot::{Commands, LogId, NodeId, Vote};
 use latchfs::time::{Span, Time};
 use parking_lot::Mutex;
@@ -331,7 +334,7 @@ fn parts_of(op: &Op, outcome: &Outcome) -> Vec<CoveragePoint> {
     }
 }
 
-/// Whether the order of a request shows that it is a late copy, or its session is over.
+/// Whether the number of a request shows that it is a late copy, or its session is over.
 fn is_late_copy(answer: &Answer) -> bool {
     let Err(refusal) = answer else { return false };
     matches!(*refusal.reason, Reason::LateCopy(_) | Reason::NoSession(_))
@@ -426,16 +429,19 @@ impl RecorderState {
         }
     }
 
-    /// Notes the answers that a command which is carried out acknowledges.
-    fn acknowledge(&mut self, command: &Command, answer: &Answer) {
-        let (Some(keys), Some(request), Ok(_)) = (&command.acknowledged, &command.request, answer)
+    /// Notes the answers that a command acknowledges, also if it is refused.
+    fn acknowledge(&mut self, command: &Command) {
+        let (Some(RequestNumber { session, .. }), Some(request)) =
+            (command.number(), &command.request)
         else {
             return;
         };
-        let (from, below) = (&keys.from, &keys.below);
-        let is_meant =
-            |id: &&RequestId| id.caller == request.id.caller && id.key >= *from && id.key < *below;
-        let meant = self.outcomes.keys().filter(is_meant).cloned();
+        let id = |number| {
+            let key = RequestKey::Number(RequestNumber { session, number });
+            RequestId { caller: Arc::clone(&request.id.caller), key }
+        };
+        let meant = self.outcomes.range(id(0)..id(command.answered_below));
+        let meant = meant.map(|(id, _)| id.clone());
         self.acknowledged.extend(meant);
     }
 
@@ -445,7 +451,7 @@ impl RecorderState {
         self.time_passes(id, body.now);
         for (command, answer) in body.commands.iter().zip(answers) {
             self.commands += 1;
-            self.acknowledge(command, answer);
+            self.acknowledge(command);
             let Some(request) = &command.request else { continue };
             let RequestId { caller, key } = &request.id;
             let answer = answer.clone().map(Outcome::first);

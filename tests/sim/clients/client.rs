@@ -17,10 +17,10 @@ use crate::machines::virtual_links::{End, NodeReply, NodeRequest};
 use crate::planted_bugs::{PlantedBug, planted};
 use crate::world::SimWorld;
 use latchfs::engine::{
-    AcknowledgedKeys, Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder,
-    IdempotencyKey, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId,
-    OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Release, Renew, RequestId,
-    RequestOrder, Seats, SessionId, Tenure, Token, Ttl,
+    Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder, IdempotencyKey, LeaseKey,
+    LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership,
+    Patch, QueuePolicy, Reason, Release, Renew, RequestId, RequestKey, RequestNumber, Seats,
+    SessionId, Tenure, Token, Ttl,
 };
 use latchfs::raft::store::snapshot::NodeId;
 use latchfs::time::{Span, Time};
@@ -135,21 +135,20 @@ impl SimClient {
     pub(crate) async fn submit(&mut self, op: Op) -> RequestResult {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
-        let mut order = self.order();
-        let mut key = self.request_key(order);
+        let mut key = self.request_key();
         for attempt in 0..TRIES {
             if attempt > 0 && planted(PlantedBug::NewIdOnRetry) {
                 self.requests += 1;
-                (key, order) = (format!("{key}-{attempt}").into(), self.order());
+                key = self.request_key();
             }
-            let request = NodeRequest::Submit(self.command(&key, op.clone(), order).into());
+            let request = NodeRequest::Submit(self.command(&key, op.clone()).into());
             let reply = self.world.request(self.end, self.node, request, PATIENCE).await;
             let sent =
                 if planted(PlantedBug::DeadlineFromReply) { self.clock.read() } else { sent };
             if let Some(NodeReply::Answered(answer)) = reply {
                 self.world.record.note(format_args!("{} {op:?}: {answer:?}", self.who));
                 self.world.record.history(|history| history.answered += 1);
-                if self.reorder(&mut order, &answer) {
+                if self.renumber(&mut key, &answer) {
                     continue;
                 }
                 let answer = answer.map(Outcome::first);
@@ -500,57 +499,48 @@ pub(crate) fn name(lock: Lock) -> LockName {
 }
 
 impl SimClient {
-    /// Whether the request must be sent again because the engine has refused its sequence number
-    /// `order` as late. If so, sets `order` to the next sequence number of the session. The request
-    /// id stays the same, since an earlier copy of the request may have been applied.
-    pub(crate) fn reorder(&mut self, order: &mut Option<RequestOrder>, answer: &Answer) -> bool {
-        let (Some(RequestOrder { session, .. }), Err(refusal)) = (*order, answer) else {
+    /// Whether the request must be sent again because the engine has refused its number: another
+    /// copy of it was refused, or its session is over. If so, sets `key` to the next number of the
+    /// session, or to a key. A copy that was applied would have been answered.
+    pub(crate) fn renumber(&mut self, key: &mut RequestKey, answer: &Answer) -> bool {
+        let (RequestKey::Number(RequestNumber { session, .. }), Err(refusal)) = (&*key, answer)
+        else {
             return false;
         };
+        self.requests += 1;
         match *refusal.reason {
-            Reason::LateCopy(_) => {
-                self.requests += 1;
-                *order = self.order();
-                true
-            }
-            Reason::NoSession(id) if id == session => {
-                *order = None;
-                true
-            }
-            _ => false,
+            Reason::LateCopy(_) => *key = self.request_key(),
+            Reason::NoSession(id) if id == *session => *key = self.text_key(),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Returns the id of the last request: its number in the session, or a key if there is none.
+    pub(crate) fn request_key(&self) -> RequestKey {
+        let number = self.requests;
+        match &self.session {
+            Some(session) => RequestKey::Number(RequestNumber { session: session.id, number }),
+            None => self.text_key(),
         }
     }
 
-    /// Returns the sequence number of the last request in the session, if there is a session.
-    pub(crate) fn order(&self) -> Option<RequestOrder> {
-        let session = self.session.as_ref()?.id;
-        Some(RequestOrder { session, number: self.requests })
-    }
-
-    /// Returns the key of the last request. The keys of requests with an order begin with their
-    /// session, and are in the order of the requests.
-    pub(super) fn request_key(&self, order: Option<RequestOrder>) -> Arc<str> {
-        match order {
-            Some(RequestOrder { session, number }) => format!("{}{number:08}", prefix(session)),
-            None => self.requests.to_string(),
-        }
-        .into()
+    /// Returns the key of the last request if it has no number.
+    pub(super) fn text_key(&self) -> RequestKey {
+        RequestKey::Text(self.requests.to_string().into())
     }
 
     /// Returns a command with the request id `key`, which no other command may use. It acknowledges
     /// the answers to all earlier requests of its session: the client sends none of them again.
-    pub(crate) fn command(&self, key: &Arc<str>, op: Op, order: Option<RequestOrder>) -> Command {
-        let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
+    pub(crate) fn command(&self, key: &RequestKey, op: Op) -> Command {
+        let id = RequestId { caller: Arc::clone(&self.who), key: key.clone() };
         let request = IdempotencyKey { id, digest: Digest(0) };
-        let from = order.map(|order| prefix(order.session));
-        let from = from.filter(|from| key.starts_with(from)).map(Arc::from);
-        let acknowledged = from.map(|from| AcknowledgedKeys { from, below: Arc::clone(key) });
-        Command { order, acknowledged, ..Command::from(op).with_request(Some(request)) }
+        let answered_below = match key {
+            RequestKey::Text(_) => 0,
+            RequestKey::Number(of) => of.number,
+        };
+        Command { answered_below, ..Command::from(op).with_request(Some(request)) }
     }
-}
-
-fn prefix(session: SessionId) -> String {
-    format!("{}-", session.as_u64())
 }
 
 impl SimClient {

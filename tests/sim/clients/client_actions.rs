@@ -223,11 +223,11 @@ impl SimClient {
     /// arrive before the acquire, after it, or never.
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
-        let key = self.requests.to_string().into();
-        // The release has no sequence number ([`RequestOrder`](latchfs::engine::RequestOrder)),
-        // because the acquire is in flight at the same time and may overtake it: the engine would
-        // then refuse the release as a late copy.
-        let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None).into());
+        // The release has no number ([`RequestNumber`](latchfs::engine::RequestNumber)), because the
+        // acquire is in flight at the same time and may overtake it. The acquire acknowledges all
+        // earlier numbers: the engine would then refuse the release as a late copy.
+        let key = self.text_key();
+        let request = NodeRequest::Submit(self.command(&key, Op::Release(release)).into());
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
         let later = world.dice.millis(0, 100);
         SimTypeConfig::spawn(async move {
@@ -432,8 +432,8 @@ impl HandoverClient {
     /// Sends an earlier request once more, as a request of its own that arrives late.
     fn send_late(&mut self, op: Op) {
         self.client.requests += 1;
-        let key = format!("late-{}", self.client.requests).into();
-        let request = NodeRequest::Submit(self.client.command(&key, op, None).into());
+        let key = format!("late-{}", self.client.requests).as_str().into();
+        let request = NodeRequest::Submit(self.client.command(&key, op).into());
         let (world, end, node) =
             (Arc::clone(&self.client.world), self.client.end, self.client.node);
         let later = world.dice.millis(0, 300);

@@ -5,7 +5,7 @@
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial, Grant};
 use crate::engine::codec::state_codec::{DecodeError, UnknownVersion, check_version};
-use crate::engine::{NameError, Op, Reason, Refusal, RequestId};
+use crate::engine::{NameError, Op, Reason, Refusal};
 use crate::server::http::app_state::{AppState, ShutdownPhase};
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::{Response, text};
@@ -14,7 +14,8 @@ use crate::server::http::request_context::HttpCaller;
 use crate::server::http::request_context::{Endpoint, doc, endpoint};
 use crate::server::http::request_context::{RequestContext, parent_check};
 use crate::service::batch::batch_messages::{
-    BATCH_BYTES_MAX, BatchItem, PROTOCOL_PARAMETER, RequestBatch, Submission, protocol,
+    BATCH_BYTES_MAX, BatchItem, PROTOCOL_PARAMETER, RequestBatch, Submission, SubmissionKey,
+    protocol,
 };
 use crate::service::batch::batch_server::{
     BEAT, BatchError, BatchServer, Following, ItemAccess, Limits,
@@ -69,7 +70,7 @@ async fn run_batch(mut call: RequestContext) -> HandlerResult<Response> {
     let batch_server = call.app.batch_server.in_protocol(bytes[0]);
     let (mut limits, pending) = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch, &mut limits).await?;
-    let begins = |batch: &RequestBatch, limits: &Limits| audit(&call, batch, limits);
+    let begins = |ask: &BatchItem, limit: Option<&ItemAccess>| audit(&call, ask, limit);
     let caller = call.grant.caller("batch");
     match batch_server.execute(&caller, batch, limits, begins).keeping(pending).await? {
         Ok(bytes) => {
@@ -79,56 +80,54 @@ async fn run_batch(mut call: RequestContext) -> HandlerResult<Response> {
     }
 }
 
-/// Records the administrative commands of a batch, and its refused parts.
-fn audit(call: &RequestContext, batch: &RequestBatch, limits: &Limits) {
-    for (place, ask) in batch.asks.iter().enumerate() {
-        match (limits.get(&place), ask) {
-            (Some(ItemAccess::Nothing(Unavailable::Denied { why })), _) => {
-                call.audited().refused(&call.app.locks, operation_of(ask), why);
-            }
-            (None | Some(ItemAccess::Checked(_)), BatchItem::Submit(command)) => {
-                call.audited().commands(&call.app.locks, &command.op);
-            }
-            _ => {}
+/// Records a part of a batch in the audit log, if it is an administrative command or is refused.
+fn audit(call: &RequestContext, ask: &BatchItem, limit: Option<&ItemAccess>) {
+    match (limit, ask) {
+        (Some(ItemAccess::Nothing(Unavailable::Denied { why })), _) => {
+            call.audited().refused(&call.app.locks, operation_of(ask), why);
         }
+        (None | Some(ItemAccess::Checked(_)), BatchItem::Submit(command)) => {
+            call.audited().commands(&call.app.locks, &command.op);
+        }
+        _ => {}
     }
 }
 
-/// Removes the session from a batch if another client owns the session, because no client may use
-/// up the request numbers of another client's session. Refuses the commands of a batch whose
-/// session is over: without their numbers, late copies of acknowledged requests would be carried
-/// out again.
+/// Removes the numbers from a batch if another client owns their session, because no client may use
+/// up the request numbers of another client's session. Refuses the numbered commands of a batch
+/// whose session is over, or not open yet, unless their answers are remembered.
 async fn keep_to_own_session(
     call: &RequestContext,
     batch: &mut RequestBatch,
     limits: &mut Limits,
 ) -> HandlerResult<()> {
-    let Some(session) = batch.session.filter(|_| !call.grant.may_everything()) else {
+    let Some(numbers) = batch.numbers.filter(|_| !call.grant.may_everything()) else {
         return Ok(());
     };
+    let session = numbers.session;
     let Some(owner) = call.owner_of(session).await? else {
+        let caller = call.grant.caller("batch");
         for (place, ask) in batch.asks.iter().enumerate() {
+            let BatchItem::Submit(command) = ask else { continue };
+            let Some(SubmissionKey::Number(_)) = command.key else { continue };
+            let id = command.request_id(&caller, batch.numbers);
+            let is_answered = id.is_some_and(|id| call.app.locks.remembers(&id));
             let is_denied = matches!(limits.get(&place), Some(ItemAccess::Nothing(_)));
-            if matches!(ask, BatchItem::Submit(_)) && !is_denied {
+            if !is_answered && !is_denied {
                 let (at, reason) = (call.app.locks.now(), Box::new(Reason::NoSession(session)));
                 limits.insert(place, ItemAccess::Refused(Refusal { at, reason }));
             }
         }
-        batch.session = None;
         return Ok(());
     };
     if call.grant.may_submit(&Op::KeepAlive(session), &[owner]).is_err() {
-        batch.session = None;
+        batch.numbers = None;
     }
     Ok(())
 }
 
 fn turned<T>(why: BatchError) -> HandlerResult<T> {
     Err(match why {
-        BatchError::Late => Problem::plain(
-            StatusCode::CONFLICT,
-            "this batch has been answered before, or is being carried out",
-        ),
         BatchError::Elsewhere => Problem::plain(
             StatusCode::PRECONDITION_FAILED,
             "this server is of another cluster than the one that was asked before; see whether \
@@ -154,8 +153,8 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> (Limits, Command
     let serves = call.app.phase() == ShutdownPhase::Serving;
     let caller = call.grant.caller("batch");
     let mut admit = |command: &Submission| {
-        let id = |key: &Arc<str>| RequestId { caller: Arc::clone(&caller), key: Arc::clone(key) };
-        let admitted = call.admit(&command.op, command.key.as_ref().map(id).as_ref());
+        let id = command.request_id(&caller, batch.numbers);
+        let admitted = call.admit(&command.op, id.as_ref());
         admitted.map(|admitted| pending.extend(admitted))
     };
     let is_special = |ask: &BatchItem| match ask {
