@@ -55,7 +55,7 @@ fn with_part(part: &str, count: usize) -> Submission {
         "key" => acquire("eve", "short"),
         other => panic!("no such part: {other}"),
     };
-    let key = if part == "key" { Some(text().into()) } else { None };
+    let key = if part == "key" { Some(text().as_str().into()) } else { None };
     Submission { key, op }
 }
 

@@ -204,7 +204,7 @@ fn answers_for_invented_senders_have_a_bound() {
     // any request takes.
     send_batch(&server, vec![list()]);
     let before = peak_kib(server.pid());
-    for from in 0..150 {
+    for _ in 0..150 {
         let replies = send_batch(&server, vec![list()]);
         let [ItemReply::Listed(page)] = &replies[..] else { panic!("no page") };
         assert_eq!(page.items.len(), 1_000);
