@@ -3,9 +3,9 @@
 //!
 //! Retry with backoff: a batch that may have acquired a lock is sent again after pauses that
 //! double, with the same numbers of its commands, by which the engine recognizes them, until its
-//! answer is known, however long the server is unreachable. A caller whose deadline passes gets the error that there
-//! is no answer; a lock that is granted after that is released. A part of a batch that the server
-//! could not decide is repeated in the batches that follow: see [`RequestQueue`].
+//! answer is known, however long the server is unreachable. A caller whose deadline passes gets the
+//! error that there is no answer; a lock that is granted after that is released. A part of a batch
+//! that the server could not decide is repeated in the batches that follow: see [`RequestQueue`].
 //!
 //! [`RequestQueue`]: super::request_queue::RequestQueue
 
@@ -186,7 +186,9 @@ impl Lane {
             queue.keep(owed.filter(QueuedRequest::is_owed).collect());
         }
         drop(queue);
-        late.into_iter().for_each(|replier| self.hub.refuse(Some(replier)));
+        for replier in late {
+            self.hub.refuse(Some(replier));
+        }
         (sent.into_iter().map(|(_, asked)| asked).collect(), numbers)
     }
 

@@ -98,8 +98,8 @@ impl BatchServer {
     }
 
     /// Carries out a batch of `caller`, subject to its `limits`. The answer is an error, or the
-    /// bytes to send. Unless the batch is refused as a whole, first calls `begins` for each part but
-    /// the commands that were answered before, with the limit of the part.
+    /// bytes to send. Unless the batch is refused as a whole, first calls `begins` for each part
+    /// but the commands that were answered before, with the limit of the part.
     pub fn execute(
         &self,
         caller: &Arc<str>,

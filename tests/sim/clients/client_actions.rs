@@ -223,9 +223,9 @@ impl SimClient {
     /// arrive before the acquire, after it, or never.
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
-        // The release has no number ([`RequestNumber`](latchfs::engine::RequestNumber)), because the
-        // acquire is in flight at the same time and may overtake it. The acquire acknowledges all
-        // earlier numbers: the engine would then refuse the release as a late copy.
+        // The release has no number ([`RequestNumber`](latchfs::engine::RequestNumber)), because
+        // the acquire is in flight at the same time and may overtake it. The acquire acknowledges
+        // all earlier numbers: the engine would then refuse the release as a late copy.
         let key = self.text_key();
         let request = NodeRequest::Submit(self.command(&key, Op::Release(release)).into());
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
