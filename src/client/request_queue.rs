@@ -310,6 +310,8 @@ impl BatchRemainder {
                 && let Reason::AcquiredAgain { current, .. } = *refusal.reason
             {
                 release.acquisition = Some(current);
+                // It is another request than the one that was refused.
+                asked.forget_number();
                 return self.overtaken.push(asked);
             }
             self.released.push(token);
@@ -620,7 +622,14 @@ mod tests {
         let mut queue = RequestQueue::default();
         queue.push(acquire());
         answer_all(&mut queue, acquired(&Tenure { acquisition: 3, ..tenure(7) }));
-        queue.push(QueuedRequest { insists: true, ..asked(release(Some(7))) });
+        let numbered = |mut ask: BatchItem| {
+            let BatchItem::Submit(command) = &mut ask else { panic!("{ask:?}") };
+            command.key = Some(SubmissionKey::Number(5));
+            ask
+        };
+        let numbered_by = Some(SessionId::named(1));
+        let first = asked(numbered(release(Some(7))));
+        queue.push(QueuedRequest { insists: true, numbered_by, ..first });
         // The server refuses the release, because it has granted acquire 4 on the same lease, and
         // the release names acquire 3.
         let current = 4;
@@ -637,7 +646,8 @@ mod tests {
             sent.push(ask.clone());
             ItemReply::Answered(Ok(Outcome::Released))
         });
-        assert_eq!(sent, [release_of(Some(7), Some(3)), release_of(Some(7), Some(4))]);
+        // The number of the refused request was used, and is not that of the changed one.
+        assert_eq!(sent, [numbered(release_of(Some(7), Some(3))), release_of(Some(7), Some(4))]);
         assert_eq!((queue.due(), queue.acquisitions.len()), (None, 0));
     }
 
