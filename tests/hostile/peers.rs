@@ -184,7 +184,7 @@ fn the_right_to_steal_does_not_permit_cluster_changes() {
 }
 
 /// Returns the body of the RPC by which a node forwards client commands to the leader, with `count`
-/// commands of four bytes each, in the encoding of `version`.
+/// commands of three bytes each, in the encoding of `version`.
 fn forwards(version: u8, count: usize) -> Vec<u8> {
     // The header of the RPC: no cluster id, no sender, no receiver, the kind "commands". The number
     // of commands follows.
@@ -195,9 +195,9 @@ fn forwards(version: u8, count: usize) -> Vec<u8> {
         rest >>= 7;
     }
     body.push(rest as u8);
-    // Each command consists of four zero bytes: no request id, the operation `Settle`, which only
-    // expires what is due, no order, and no acknowledged keys.
-    body.resize(body.len() + 4 * count, 0);
+    // Each command consists of three zero bytes: no request id, the operation `Settle`, which only
+    // expires what is due, and no acknowledged numbers.
+    body.resize(body.len() + 3 * count, 0);
     body
 }
 
