@@ -149,16 +149,17 @@ impl QueueShared {
         // Whether the last write has failed, perhaps in the middle of a line.
         let mut is_torn = false;
         loop {
-            let is_end = self.wait();
-            let sums = self.sums(is_end);
+            self.wait();
             let mut state = self.state.lock();
             let mut lines = if is_torn { vec![b'\n'] } else { Vec::new() };
             lines.append(&mut state.lines);
             let count = std::mem::take(&mut state.count);
             let dropped = std::mem::take(&mut state.dropped);
-            (state.writes, state.is_end) = (true, false);
+            state.writes = true;
+            // Who waits for the end since the lines were taken waits for the sums as well.
+            let is_end = std::mem::take(&mut state.is_end);
             drop(state);
-            lines.extend(sums);
+            lines.extend(self.sums(is_end));
             if dropped > 0 {
                 let lost = "log lines were lost, since standard error was not read";
                 lines.extend(self.count_line(Level::Warn, lost, &[("lost", dropped.into())]));
@@ -174,9 +175,9 @@ impl QueueShared {
         }
     }
 
-    /// Waits until there are lines to write, or numbers of suppressed lines. Returns whether a
-    /// caller waits for the end of all lines.
-    fn wait(&self) -> bool {
+    /// Waits until there are lines to write, or numbers of suppressed lines, or a caller waits for
+    /// the end of all lines.
+    fn wait(&self) {
         let mut state = self.state.lock();
         while state.lines.is_empty() && !state.is_end {
             let due = self.limits.lock().next_due();
@@ -186,7 +187,6 @@ impl QueueShared {
                 None => self.added.wait(&mut state),
             }
         }
-        state.is_end
     }
 
     /// Returns the lines with the numbers of suppressed lines that are due. They do not go through
